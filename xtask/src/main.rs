@@ -1,0 +1,49 @@
+//! `cargo xtask`: what developers of kp run beside cargo itself.
+
+mod model;
+mod new;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::{path::PathBuf, process::ExitCode};
+
+/// Tasks of this repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+/// One row a task; each lives in the module of its name.
+#[derive(Subcommand)]
+enum Task {
+    /// Check what a machine can check of how the code is built and written.
+    Tidy,
+    /// Start something new from what is there.
+    #[command(subcommand)]
+    New(new::New),
+    /// Bring the weights of a model that the examples and benches use.
+    Model(model::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().task {
+        Task::Tidy => tidy::report(&root()).map(|findings| findings == 0),
+        Task::New(new) => new::run(&root(), &new).map(|()| true),
+        Task::Model(args) => model::run(&root(), &args).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the repository: the folder above this crate.
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask stands below the root").to_path_buf()
+}

@@ -1,0 +1,122 @@
+//! One stem for each kernel: its file, its `name()`, its row in the op's list, its device source.
+
+use super::{
+    Finding,
+    arrows::is_backend,
+    source::is_word,
+    tree::{File, Tree},
+};
+use std::collections::BTreeSet;
+
+/// In each op folder of each backend, a file that implements `Kernel` names the kernel after itself, and the folder's
+/// `mod.rs` lists it.
+pub(crate) fn stems(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for name in tree.crates().filter(|name| is_backend(name)) {
+        let src = format!("crates/{name}/src/");
+        for file in tree.under(&src).filter(|file| file.extension() == "rs") {
+            let types = kernel_types(file);
+            if types.is_empty() {
+                continue;
+            }
+            let Some((op, _)) = file.path[src.len()..].rsplit_once('/') else {
+                findings.push(file.finding(1, "a kernel stands in the folder of its op: src/<op>/<stem>.rs"));
+                continue;
+            };
+            if file.name() == "mod.rs" {
+                findings.push(file.finding(1, "a kernel stands in a file of its own, beside mod.rs"));
+                continue;
+            }
+            findings.extend(wrong_name(file));
+            let list = format!("{src}{op}/mod.rs");
+            match tree.get(&list) {
+                None => findings.push(file.finding(1, format!("its op has no list: {list} is missing"))),
+                Some(list) => findings.extend(unlisted(file, &types, list)),
+            }
+        }
+    }
+    findings
+}
+
+/// The types that implement `Kernel` in this file.
+fn kernel_types(file: &File) -> BTreeSet<String> {
+    let code = &file.source().code;
+    let mut types = BTreeSet::new();
+    for at in file.source().find_all("Kernel") {
+        let start = code[..at].rfind(['}', ';', '{', ']']).map_or(0, |end| end + 1);
+        let end = code[at..].find('{').map_or(code.len(), |len| at + len);
+        let header = code[start..end].trim();
+        let Some((of, name)) = header.split_once(" for ") else { continue };
+        if header.starts_with("impl") && of.contains("Kernel<") {
+            types.insert(name.trim().chars().take_while(|&c| is_word(c)).collect());
+        }
+    }
+    types
+}
+
+/// The names a file gives its kernels: literals in `fn name` and in `NAME` constants.
+fn wrong_name(file: &File) -> Vec<Finding> {
+    let code = &file.source().code;
+    let bodies = file.source().find_all("fn name").filter_map(|at| Some((at, at + code[at..].find('}')?)));
+    let constants = file.source().find_all("NAME").filter_map(|at| Some((at, at + code[at..].find(';')?)));
+    let mut literals = Vec::new();
+    for (start, end) in bodies.chain(constants) {
+        // The code keeps the quotes and blanks what they hold; the text has it.
+        let quotes: Vec<usize> = code[start..end].match_indices('"').map(|(at, _)| start + at).collect();
+        literals.extend(quotes.chunks_exact(2).map(|pair| (pair[0], &file.text[pair[0] + 1..pair[1]])));
+    }
+    if literals.is_empty() {
+        return vec![file.finding(1, format!("names no kernel: expected fn name or NAME to hold \"{}\"", file.stem()))];
+    }
+    let wrong = literals.into_iter().filter(|(_, name)| *name != file.stem());
+    wrong
+        .map(|(at, name)| {
+            file.finding(file.source().line_of(at), format!("kernel \"{name}\" stands in {}", file.name()))
+        })
+        .collect()
+}
+
+/// The constants of this file's kernel types, or the types where it has no constants, that the op's list lacks.
+fn unlisted(file: &File, types: &BTreeSet<String>, list: &File) -> Vec<Finding> {
+    let constants =
+        |kind: &'static str| file.source().find_all(kind).filter_map(|at| declared(&file.source().code[at..], types));
+    let mut names: Vec<(String, String)> = constants("const").chain(constants("static")).collect();
+    for kind in types {
+        if !names.iter().any(|(_, of)| of == kind) {
+            names.push((kind.clone(), kind.clone()));
+        }
+    }
+    names.retain(|(name, _)| list.source().find_all(name).next().is_none());
+    names
+        .into_iter()
+        .map(|(name, _)| file.finding(file.line_with(&name), format!("{name} is not in the list of {}", list.path)))
+        .collect()
+}
+
+/// For code at `const NAME: Type` with a kernel's type, the name and the type.
+fn declared(code: &str, types: &BTreeSet<String>) -> Option<(String, String)> {
+    let (head, _) = code.split_once('=')?;
+    let (name, of) = head.split_once(char::is_whitespace)?.1.split_once(':')?;
+    let of: String = of.trim().trim_start_matches(['&', '[']).chars().take_while(|&c| is_word(c)).collect();
+    (name.trim().chars().all(is_word) && types.contains(&of)).then(|| (name.trim().to_owned(), of))
+}
+
+/// Device sources that are no kernels: shared by several.
+const SHARED: &[&str] = &["common", "include", "simt"];
+
+/// Every kernel of `kernels/<op>/<language>/` has a host file `<op>/<stem>.rs` in some backend.
+pub(crate) fn device(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.under("kernels/").filter(|file| matches!(file.extension(), "cu" | "hip" | "comp")) {
+        let mut folders = file.path.split('/').skip(1);
+        let op = folders.next().expect("a path below kernels/ has a second part");
+        if file.path.split('/').any(|folder| SHARED.contains(&folder)) {
+            continue;
+        }
+        let host = format!("src/{op}/{}.rs", file.stem());
+        if !tree.crates().any(|name| is_backend(name) && tree.has(&format!("crates/{name}/{host}"))) {
+            findings.push(file.finding(1, format!("no backend has a host file {host}")));
+        }
+    }
+    findings
+}

@@ -1,0 +1,131 @@
+//! What can be told from a file's text alone: its length, its blanks, what it leaves for later.
+
+use super::{
+    Finding,
+    source::Source,
+    tree::{File, Tree},
+};
+
+/// Extensions of code, with the most lines a file may have.
+const LENGTHS: &[(&str, usize)] =
+    &[("rs", 500), ("cu", 800), ("cuh", 800), ("hip", 800), ("h", 800), ("comp", 800), ("glsl", 800)];
+
+/// No source file is longer than its language's limit.
+pub(crate) fn lengths(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.all() {
+        let Some(&(_, limit)) = LENGTHS.iter().find(|(extension, _)| *extension == file.extension()) else { continue };
+        let lines = file.text.lines().count();
+        if lines > limit {
+            findings.push(file.finding(limit + 1, format!("{lines} lines, at most {limit}: look for the seam")));
+        }
+    }
+    findings
+}
+
+/// Extensions of text that people write.
+const WRITTEN: &[&str] =
+    &["rs", "toml", "md", "sh", "py", "yml", "yaml", "html", "css", "js", "cu", "cuh", "hip", "h", "comp", "glsl"];
+
+/// No trailing blanks, no tabs in Rust, exactly one newline at the end.
+pub(crate) fn whitespace(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.all().filter(|file| WRITTEN.contains(&file.extension()) && !file.text.is_empty()) {
+        for (at, line) in file.text.split('\n').enumerate() {
+            if line.ends_with([' ', '\t', '\r']) {
+                findings.push(file.finding(at + 1, "blanks at the end of the line"));
+            }
+            if file.extension() == "rs" && line.contains('\t') {
+                findings.push(file.finding(at + 1, "a tab; four spaces are meant"));
+            }
+        }
+        let lines = file.text.lines().count();
+        if !file.text.ends_with('\n') {
+            findings.push(file.finding(lines, "no newline at the end of the file"));
+        } else if file.text.ends_with("\n\n") {
+            findings.push(file.finding(lines, "empty lines at the end of the file"));
+        }
+    }
+    findings
+}
+
+/// Macros that stand for code that is not there, or for looking at code that is.
+const STAND_INS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
+
+/// Words that promise work.
+const PROMISES: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
+
+/// No stand-ins in Rust, no promises in its comments, no code switched off in device code, no folder of old code.
+pub(crate) fn unfinished(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust() {
+        let source = file.source();
+        for name in STAND_INS {
+            for at in source.find_all(name) {
+                findings.push(file.finding(source.line_of(at), format!("{name}(..) may not be committed")));
+            }
+        }
+        for (at, line) in source.comments.lines().enumerate() {
+            let said =
+                PROMISES.iter().find(|word| line.split(|c: char| !c.is_alphanumeric()).any(|part| part == **word));
+            findings
+                .extend(said.map(|word| file.finding(at + 1, format!("{word} in a comment; do it, or say why not"))));
+        }
+    }
+    for file in tree.all() {
+        if matches!(file.extension(), "cu" | "cuh" | "hip" | "h" | "comp" | "glsl") {
+            let off =
+                file.text.lines().position(|line| line.split_whitespace().collect::<String>().starts_with("#if0"));
+            findings.extend(off.map(|at| file.finding(at + 1, "#if 0: delete the alternative")));
+        }
+        if file.path.split('/').any(|folder| folder == "old") {
+            findings.push(file.finding(1, "a folder of old code; version control remembers it"));
+        }
+    }
+    findings
+}
+
+/// Every `#[allow]` and `#[expect]` has a `reason`, every `#[ignore]` a text.
+pub(crate) fn reasons(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust() {
+        let source = file.source();
+        for (at, _) in source.code.match_indices("#[").chain(source.code.match_indices("#![")) {
+            let attribute = attribute(source, at);
+            let lint = ["allow(", "expect("].iter().any(|name| attribute.contains(name));
+            if lint && !attribute.contains("reason") {
+                findings.push(file.finding(source.line_of(at), "this attribute needs a reason = \"..\""));
+            }
+            if attribute.trim_start_matches(['#', '[']).trim() == "ignore]" {
+                findings.push(file.finding(source.line_of(at), "an ignored test says why: #[ignore = \"..\"]"));
+            }
+        }
+    }
+    findings
+}
+
+/// The attribute that starts at `at`, up to its closing bracket.
+fn attribute(source: &Source, at: usize) -> &str {
+    let mut depth = 0;
+    for (i, c) in source.code[at..].char_indices() {
+        match c {
+            '[' => depth += 1,
+            ']' if depth == 1 => return &source.code[at..=at + i],
+            ']' => depth -= 1,
+            _ => {}
+        }
+    }
+    &source.code[at..]
+}
+
+/// What a method returns is its name: `plan.problem()`.
+pub(crate) fn names(tree: &Tree) -> Vec<Finding> {
+    let of = |file: &File| {
+        let source = file.source();
+        let functions = source.code.match_indices("fn get_").map(|(at, _)| at);
+        functions
+            .map(|at| file.finding(source.line_of(at), "name it after what it returns, without get_"))
+            .collect::<Vec<_>>()
+    };
+    tree.rust().flat_map(of).collect()
+}
