@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# What must hold besides the tests: format, lints, documentation, feature sets, compiler version, tidy, dependencies, build time.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. ci/steps.sh
+
+step "format"
+cargo fmt --all --check
+
+step "lints"
+cargo clippy --workspace --all-targets -- -D warnings
+
+step "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+
+step "features"
+# kp-core with its default, with nothing, and with each backend alone; `cargo xtask tidy` keeps the list complete.
+features=(null cpu)
+cargo check -p kp-core
+cargo check -p kp-core --no-default-features
+for feature in "${features[@]}"; do
+    echo "kp-core with $feature alone"
+    cargo check -p kp-core --no-default-features --features "$feature"
+done
+cargo check -p kp-hal --all-features
+
+step "rust-version"
+wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+have=$(rustc --version | cut -d ' ' -f 2)
+if [[ $have == "$wanted" || $have == "$wanted".* ]]; then
+    echo "rustc $have is the oldest compiler we promise, $wanted: every step here checks it"
+elif command -v rustup >/dev/null; then
+    rustup toolchain install "$wanted" --profile minimal
+    cargo "+$wanted" check --workspace --all-targets --target-dir target/oldest
+else
+    echo "rustc $have is not $wanted, and there is no rustup to bring it"
+    exit 1
+fi
+
+step "tidy"
+cargo xtask tidy
+
+step "dependencies"
+deny_version=0.20.2
+if ! cargo deny --version 2>/dev/null | grep -q "$deny_version"; then
+    # Unoptimised: it is built once on a new machine and reads a few hundred crates.
+    cargo install cargo-deny --version "$deny_version" --locked --debug --root target/ci-tools --target-dir target/ci-tools/build
+    export PATH="$PWD/target/ci-tools/bin:$PATH"
+fi
+cargo deny check bans licenses sources
+if timeout 120 cargo deny fetch db >target/ci-advisories.log 2>&1; then
+    cargo deny check advisories
+else
+    echo "skipped: advisories, because their database could not be fetched:"
+    grep -v "^$" target/ci-advisories.log | tail -n 1
+fi
+
+step "build time"
+# What a program pays that depends on kp-core as it comes. Downloads do not count.
+cargo fetch --locked
+rm -rf target/ci-clean
+before=$SECONDS
+cargo build --quiet --release -p kp-core --target-dir target/ci-clean
+seconds=$((SECONDS - before))
+rm -rf target/ci-clean
+echo "kp-core, clean release build: $seconds s on $(nproc) cores; the bar is 60 s on two"
+[ "$seconds" -le 120 ] || { echo "twice the bar is a failure even on a busy machine"; exit 1; }
+
+step "kernels"
+sources=$(find kernels \( -name '*.cu' -o -name '*.hip' -o -name '*.comp' \) 2>/dev/null | wc -l)
+if [ "$sources" -eq 0 ]; then
+    echo "no device sources yet, nothing to compile"
+else
+    cargo xtask kernels --check
+fi
+end_step
