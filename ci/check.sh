@@ -15,7 +15,10 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-it
 
 step "features"
 # kp-core with its default, with nothing, and with each backend alone; `cargo xtask tidy` keeps the list complete.
-features=(null cpu)
+features=(
+    cpu  # kp-cpu
+    null # kp-null
+)
 cargo check -p kp-core
 cargo check -p kp-core --no-default-features
 for feature in "${features[@]}"; do

@@ -5,7 +5,7 @@ mod new;
 mod tidy;
 
 use clap::{Parser, Subcommand};
-use std::{path::PathBuf, process::ExitCode};
+use std::{env, path::PathBuf, process::ExitCode};
 
 /// Tasks of this repository.
 #[derive(Parser)]
@@ -43,7 +43,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The root of the repository: the folder above this crate.
+/// The root of the repository: the folder above this crate, which cargo names when it runs us.
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask stands below the root").to_path_buf()
+    let home = env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    home.parent().expect("xtask stands below the root").to_path_buf()
 }

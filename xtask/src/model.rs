@@ -105,7 +105,7 @@ fn python(arguments: &[&str]) -> Result<()> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     match said.lines().map(str::trim).rfind(|line| !line.is_empty()) {
-        Some(line) => bail!("{line}"),
+        Some(line) => bail!("{}", line.trim_start_matches("ERROR: ")),
         None => bail!("python3 ended with {}", output.status),
     }
 }

@@ -2,6 +2,8 @@
 
 use super::{
     Finding,
+    arrows::is_backend,
+    manifest::Manifest,
     tree::{File, Tree},
 };
 
@@ -96,6 +98,23 @@ pub(crate) fn commands(tree: &Tree) -> Vec<Finding> {
     }
     if let Some(run) = tree.get(".ci/run").filter(|run| !run.text.contains(MARK)) {
         findings.push(run.finding(1, format!("must take its test command from {MARK} in the README")));
+    }
+    findings
+}
+
+/// The list of kp-core's features in `ci/check.sh` has a line `name # kp-name` for each backend.
+pub(crate) fn features(tree: &Tree) -> Vec<Finding> {
+    let (Some(core), Some(check)) = (tree.get("crates/kp-core/Cargo.toml"), tree.get("ci/check.sh")) else {
+        return Vec::new();
+    };
+    let Ok(core) = Manifest::parse(core) else { return Vec::new() };
+    let mut findings = Vec::new();
+    for dependency in core.dependencies().iter().filter(|on| on.is_optional() && is_backend(&on.name)) {
+        let feature = dependency.name.trim_start_matches("kp-");
+        let row = [feature, "#", &dependency.name];
+        if !check.text.lines().any(|line| line.split_whitespace().eq(row)) {
+            findings.push(check.finding(check.line_with("features=("), format!("lacks the line `{}`", row.join(" "))));
+        }
     }
     findings
 }

@@ -61,6 +61,7 @@ pub(crate) const CHECKS: &[Check] = &[
     Check { name: "names", rule: "no get_ before what a method returns", run: text::names },
     Check { name: "links", rule: "links between documents lead somewhere", run: docs::links },
     Check { name: "commands", rule: "the README's test command is the one CI runs", run: docs::commands },
+    Check { name: "ci-features", rule: "CI checks each of kp-core's backends alone", run: docs::features },
     Check {
         name: "generated",
         rule: "committed generated files are what their generators make",
@@ -107,6 +108,16 @@ pub(crate) fn report(root: &Path) -> Result<usize> {
         _ => println!("tidy: {total} findings"),
     }
     Ok(total)
+}
+
+/// What the checks find in the repository at `root` if `files`, by path from there, are written over it.
+#[cfg(test)]
+pub(crate) fn with(root: &Path, files: std::collections::BTreeMap<std::path::PathBuf, String>) -> Result<Vec<Finding>> {
+    let mut tree = Tree::read(root)?;
+    for (path, text) in files {
+        tree.insert(path.to_string_lossy().replace('\\', "/"), text);
+    }
+    Ok(CHECKS.iter().flat_map(|check| (check.run)(&tree)).collect())
 }
 
 #[cfg(test)]

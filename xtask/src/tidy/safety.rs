@@ -81,8 +81,8 @@ fn doc_above(file: &File, line: usize) -> String {
     lines.iter().rev().take_while(belongs).copied().collect::<Vec<_>>().join("\n")
 }
 
-/// Files outside backends that may hold `unsafe`.
-const PLACES: &[&str] = &["crates/kp-hal/src/kernel.rs"];
+/// Files outside backends that may hold `unsafe`: the plan, and the traits of which a driver must promise more than types say.
+const PLACES: &[&str] = &["crates/kp-hal/src/kernel.rs", "crates/kp-hal/src/device.rs"];
 
 /// Files of a backend's `src` that speak to its driver or its memory.
 const DRIVER: &[&str] = &["device.rs", "memory.rs", "queue.rs", "graph.rs", "driver.rs", "pool.rs"];

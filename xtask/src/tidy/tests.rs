@@ -329,6 +329,17 @@ const BAD: &[Bad] = &[
         files: &[("README.md", "<!-- ci: test -->\n```sh\ncargo test\n```\n"), (".ci/run", "cargo test\n")],
         found: ".ci/run:1: must take its test command from <!-- ci: test --> in the README",
     },
+    Bad {
+        check: "ci-features",
+        files: &[
+            (
+                "crates/kp-core/Cargo.toml",
+                "[dependencies]\nkp-amd = { optional = true }\nkp-cpu = { optional = true }\nserde = { optional = true }\n",
+            ),
+            ("ci/check.sh", "features=(\n    cpu  # kp-cpu\n)\n"),
+        ],
+        found: "ci/check.sh:1: lacks the line `amd # kp-amd`",
+    },
 ];
 
 #[test]

@@ -57,7 +57,8 @@ impl Tree {
         tree
     }
 
-    fn insert(&mut self, path: String, text: String) {
+    /// Adds a file, or replaces it.
+    pub(crate) fn insert(&mut self, path: String, text: String) {
         self.files.insert(path.clone(), File { path, text, source: OnceLock::new() });
     }
 
