@@ -27,6 +27,11 @@ pub(crate) fn stems(tree: &Tree) -> Vec<Finding> {
                 findings.push(file.finding(1, "a kernel stands in a file of its own, beside mod.rs"));
                 continue;
             }
+            if let Some(word) = file.stem().split('_').find(|word| says_nothing(word)) {
+                findings.push(
+                    file.finding(1, format!("{word} in a kernel's name; it says what it needs, its types, its idea")),
+                );
+            }
             findings.extend(wrong_name(file));
             let list = format!("{src}{op}/mod.rs");
             match tree.get(&list) {
@@ -36,6 +41,13 @@ pub(crate) fn stems(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// `fast_gemm_v2`: praise and counting age badly.
+fn says_nothing(word: &str) -> bool {
+    let version =
+        word.strip_prefix('v').is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit()));
+    version || matches!(word, "fast" | "new" | "old" | "opt" | "optimized" | "better" | "best" | "impl")
 }
 
 /// The types that implement `Kernel` in this file.

@@ -215,6 +215,15 @@ const BAD: &[Bad] = &[
         found: "crates/kp-x/src/simt.rs:1: a kernel stands in the folder of its op: src/<op>/<stem>.rs",
     },
     Bad {
+        check: "stems",
+        files: &[
+            ("crates/kp-x/Cargo.toml", ""),
+            ("crates/kp-x/src/gemm/mod.rs", "mod fast_v2;\nuse A;\n"),
+            ("crates/kp-x/src/gemm/simd_v2.rs", "const NAME: &str = \"simd_v2\";\nimpl Kernel<Gemm> for A {}\n"),
+        ],
+        found: "crates/kp-x/src/gemm/simd_v2.rs:1: v2 in a kernel's name; it says what it needs, its types, its idea",
+    },
+    Bad {
         check: "device-stems",
         files: &[
             ("crates/kp-x/Cargo.toml", ""),
@@ -304,6 +313,26 @@ const BAD: &[Bad] = &[
     Bad { check: "whitespace", files: &[("a.rs", "\tfn f() {}\n")], found: "a.rs:1: a tab; four spaces are meant" },
     Bad { check: "whitespace", files: &[("a.md", "a\nb")], found: "a.md:2: no newline at the end of the file" },
     Bad { check: "whitespace", files: &[("a.md", "a\n\n")], found: "a.md:2: empty lines at the end of the file" },
+    Bad {
+        check: "openings",
+        files: &[("a/src/a.rs", "//! A.\n"), ("a/src/b.rs", "// B.\n"), ("a/tests/c.rs", "")],
+        found: "a/src/b.rs:1: must open with //! and what this file is",
+    },
+    Bad {
+        check: "messages",
+        files: &[("a.rs", "#[error(\"K must be {0}\")]\nbail!(\"no file, {x} ..\");\nx.expect(\n    \"It is.\",\n)\n")],
+        found: "a.rs:3: \"It is.\" must be lower case, without a full stop",
+    },
+    Bad {
+        check: "messages",
+        files: &[("a.rs", "#[error(\"cannot read it.\")]\n")],
+        found: "a.rs:1: \"cannot read it.\" must be lower case, without a full stop",
+    },
+    Bad {
+        check: "unwraps",
+        files: &[("a/src/a.rs", "a.unwrap();\n#[cfg(test)]\nb.unwrap();\n"), ("a/tests/a.rs", "a.unwrap();\n")],
+        found: "a/src/a.rs:1: name the invariant: .expect(\"..\")",
+    },
     Bad {
         check: "links",
         files: &[("docs/a.md", "[a](b.md) `[x](y.md)` [c](https://c)\n```\n[z](z.md)\n```\n"), ("b.md", "")],

@@ -1,4 +1,4 @@
-//! What can be told from a file's text alone: its length, its blanks, what it leaves for later.
+//! What can be told from a file's text alone: its length, its blanks, what it leaves for later, how it speaks.
 
 use super::{
     Finding,
@@ -128,4 +128,55 @@ pub(crate) fn names(tree: &Tree) -> Vec<Finding> {
             .collect::<Vec<_>>()
     };
     tree.rust().flat_map(of).collect()
+}
+
+/// Every Rust file of a crate's `src` says first what it is.
+pub(crate) fn openings(tree: &Tree) -> Vec<Finding> {
+    let ours = |file: &&File| file.path.contains("src/") && !file.text.starts_with("//!");
+    tree.rust().filter(ours).map(|file| file.finding(1, "must open with //! and what this file is")).collect()
+}
+
+/// Where a message of an error is written: what stands before its string.
+const MESSAGES: &[&str] = &["#[error(", "bail!(", "anyhow!(", ".context(", ".expect(", "panic!("];
+
+/// Messages of errors and panics start in lower case and have no full stop: they stand in the middle of longer ones.
+pub(crate) fn messages(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust() {
+        let source = file.source();
+        for at in
+            MESSAGES.iter().flat_map(|before| source.code.match_indices(before)).map(|(at, before)| at + before.len())
+        {
+            let Some(message) = literal(file, at) else { continue };
+            let mut first = message.chars();
+            let sentence = first.next().is_some_and(char::is_uppercase) && first.next().is_some_and(char::is_lowercase);
+            if sentence || (message.ends_with('.') && !message.ends_with("..")) {
+                findings.push(
+                    file.finding(source.line_of(at), format!("{message:?} must be lower case, without a full stop")),
+                );
+            }
+        }
+    }
+    findings
+}
+
+/// The string that starts at `at`, if one does, blanks apart.
+fn literal(file: &File, at: usize) -> Option<&str> {
+    let code = &file.source().code;
+    let open = at + code[at..].find(|c: char| !c.is_whitespace())?;
+    let inside = code[open..].strip_prefix('"')?;
+    Some(&file.text[open + 1..open + 1 + inside.find('"')?])
+}
+
+/// Outside tests, a panic names the invariant that was broken: `.expect("..")`, not `.unwrap()`.
+pub(crate) fn unwraps(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust().filter(|file| file.path.contains("src/") && file.stem() != "tests") {
+        let source = file.source();
+        let tests = source.code.find("#[cfg(test)]").unwrap_or(source.code.len());
+        for (at, _) in source.code[..tests].match_indices(".unwrap()") {
+            findings.push(file.finding(source.line_of(at), "name the invariant: .expect(\"..\")"));
+        }
+    }
+    findings
 }
