@@ -1,0 +1,1 @@
+//! Finds the hardware, ranks its kernels, plans once, launches fast.

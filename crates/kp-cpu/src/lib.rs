@@ -1,0 +1,1 @@
+//! The CPU backend of kp: every op on any machine.

@@ -1,0 +1,193 @@
+//! One error type, one pointer wide. Messages say what was asked, what was found, and the unit.
+
+use crate::{
+    op::{ArgError, BadProblem},
+    support::Unsupported,
+};
+use std::{borrow::Cow, fmt};
+
+/// What every fallible call returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors are rare, so they live on the heap and `Result<()>` fits a register.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Error(Box<ErrorKind>);
+
+/// What went wrong.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A driver, library, device or ability is absent. Expected on most machines; callers skip.
+    Unavailable {
+        /// What was wanted: `nvidia`, `peer copies`.
+        what: &'static str,
+        /// What was looked for and not found.
+        why: Cow<'static, str>,
+    },
+    /// The device has no room.
+    OutOfMemory {
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes free when asked.
+        free: u64,
+        /// Bytes the device has.
+        total: u64,
+    },
+    /// The problem makes no sense, or its text does not parse.
+    BadProblem(BadProblem),
+    /// No kernel runs the problem: each kernel asked, with its reason, best first.
+    Unsupported(Vec<(&'static str, Unsupported)>),
+    /// The caller passed buffers that do not fit the problem.
+    BadArgs(ArgError),
+    /// A call that cannot be recorded was made while capturing.
+    NotCapturable {
+        /// The call.
+        what: &'static str,
+    },
+    /// The driver refused a call.
+    Driver(DriverError),
+    /// Work submitted earlier failed. Sticky: the queue returns it until dropped.
+    Fault(Fault),
+}
+
+/// A driver's refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriverError {
+    /// The function called.
+    pub call: &'static str,
+    /// What it returned.
+    pub code: i64,
+    /// What the driver calls that.
+    pub text: Cow<'static, str>,
+}
+
+/// An asynchronous failure, narrowed to what is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Everything up to and including this mark of the queue had completed.
+    pub last_good: u64,
+    /// The newest mark that may have caused it.
+    pub suspect: u64,
+    /// Kernels launched in between, oldest first.
+    pub kernels: Vec<&'static str>,
+    /// What the driver said.
+    pub driver: DriverError,
+    /// No queue of this device will work again.
+    pub device_lost: bool,
+}
+
+impl Error {
+    /// What went wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0
+    }
+
+    /// What went wrong, owned.
+    pub fn into_kind(self) -> ErrorKind {
+        *self.0
+    }
+
+    /// Whether something is merely absent, so that a caller may go on without it.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(*self.0, ErrorKind::Unavailable { .. })
+    }
+}
+
+impl<T: Into<ErrorKind>> From<T> for Error {
+    #[cold]
+    fn from(kind: T) -> Self {
+        Self(Box::new(kind.into()))
+    }
+}
+
+macro_rules! from {
+    ($($part:ident => $kind:ident),*) => {$(
+        impl From<$part> for ErrorKind {
+            fn from(part: $part) -> Self {
+                Self::$kind(part)
+            }
+        }
+    )*};
+}
+from!(ArgError => BadArgs, BadProblem => BadProblem, DriverError => Driver, Fault => Fault);
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable { what, why } => write!(f, "{what} unavailable: {why}"),
+            Self::OutOfMemory { wanted, free, total } => {
+                write!(f, "out of memory: wanted {wanted} bytes, {free} of {total} are free")
+            }
+            Self::BadProblem(bad) => bad.fmt(f),
+            Self::Unsupported(reasons) => match &reasons[..] {
+                [] => f.write_str("unsupported: the backend has no kernel of this op"),
+                [(kernel, why), rest @ ..] => {
+                    write!(f, "unsupported: {kernel}: {why}")?;
+                    rest.iter().try_for_each(|(kernel, why)| write!(f, "; {kernel}: {why}"))
+                }
+            },
+            Self::BadArgs(bad) => bad.fmt(f),
+            Self::NotCapturable { what } => write!(f, "{what} cannot be captured"),
+            Self::Driver(driver) => driver.fmt(f),
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { call, code, text } = self;
+        write!(f, "{call} returned {code}: {text}")
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { last_good, suspect, kernels, driver, device_lost } = self;
+        write!(f, "work between marks {last_good} and {suspect} failed: {driver}; launched there: ")?;
+        match &kernels[..] {
+            [] => f.write_str("no kernel")?,
+            [first, rest @ ..] => {
+                f.write_str(first)?;
+                rest.iter().try_for_each(|kernel| write!(f, ", {kernel}"))?;
+            }
+        }
+        f.write_str(if *device_lost { "; the device is lost" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_one_pointer() {
+        assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn messages_name_the_numbers() {
+        let fault = Fault {
+            last_good: 3,
+            suspect: 5,
+            kernels: vec!["simt_f32", "sm90_bf16"],
+            driver: DriverError { call: "cuStreamSynchronize", code: 700, text: "illegal address".into() },
+            device_lost: true,
+        };
+        assert_eq!(
+            Error::from(fault).to_string(),
+            "work between marks 3 and 5 failed: cuStreamSynchronize returned 700: illegal address; \
+             launched there: simt_f32, sm90_bf16; the device is lost"
+        );
+        let full = Error::from(ErrorKind::OutOfMemory { wanted: 10, free: 4, total: 8 });
+        assert_eq!(full.to_string(), "out of memory: wanted 10 bytes, 4 of 8 are free");
+    }
+}

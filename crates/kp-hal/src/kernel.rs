@@ -1,0 +1,280 @@
+//! What can be run: kernels are constants, plans are kernels made ready.
+
+use crate::{
+    caps::Caps,
+    device::{Device, DeviceId, Queue},
+    error::Result,
+    op::{self, ArgError, Args, Needs, Op, Problem},
+    support::{Support, Variant},
+};
+use std::{fmt, sync::Arc, time::Duration};
+
+/// One implementation of one operation. A constant: no state, no device.
+///
+/// `supports` and `estimate` are pure functions of their arguments. They call no
+/// driver, so dispatch for a GPU is tested on a machine that has none.
+pub trait Kernel<O: Op>: Sync {
+    /// The stem of its source file: `sm90_e4m3_1d2d`. Also its name in wisdom,
+    /// benchmarks and logs; changing it forgets measurements.
+    fn name(&self) -> &'static str;
+
+    /// A hash of its source, usually `source_hash(include_bytes!(..))`. A measurement made with another is forgotten.
+    fn code(&self) -> u64;
+
+    /// The variants (tile shapes) that can run this, or the first reason none can.
+    ///
+    /// Whatever is supported here must also plan and run: conformance tries each.
+    ///
+    /// # Errors
+    /// The reason, with its numbers.
+    fn supports(&self, caps: &Caps, problem: &Problem<O::Spec>) -> Support;
+
+    /// Predicted time on an idle device. Only compared, so consistent beats exact.
+    fn estimate(&self, caps: &Caps, problem: &Problem<O::Spec>, variant: Variant) -> Nanos {
+        let _ = variant;
+        Nanos::roofline(caps, problem)
+    }
+
+    /// Loads, compiles and lays out everything a launch needs. Slow; may allocate.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Driver`, `Unavailable`; never `Unsupported`, which is for `supports`.
+    fn plan(&self, device: &Arc<dyn Device>, problem: &Problem<O::Spec>, variant: Variant) -> Result<Plan<O>>;
+}
+
+/// The part of a plan only its backend understands.
+pub trait Launch<O: Op>: Send + Sync {
+    /// Enqueues the kernel. Does not block, allocate or look anything up.
+    ///
+    /// # Errors
+    /// What the driver refuses now; failures of the kernel itself appear later, as `Fault`.
+    ///
+    /// # Safety
+    /// - `args` were checked against the problem planned for.
+    /// - `queue` and every buffer belong to the device planned for.
+    /// - `queue` has reserved the scratch planned for.
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &O::Args<'_>) -> Result<()>;
+}
+
+/// A kernel ready to launch: one problem, one device. Facts plus one pointer.
+///
+/// Immutable, because `launch` trusts that these fields describe `code`.
+pub struct Plan<O: Op> {
+    kernel: &'static str,
+    variant: Variant,
+    problem: Problem<O::Spec>,
+    device: DeviceId,
+    scratch_bytes: u64,
+    needs: Needs,
+    code: Box<dyn Launch<O>>,
+}
+
+impl<O: Op> Plan<O> {
+    /// Makes a plan. For backends, at the end of `Kernel::plan`.
+    ///
+    /// # Safety
+    /// - `code` launches `kernel` for `problem` on `device`.
+    /// - It reads and writes only the bytes that the problem's needs name, and `scratch_bytes` of scratch.
+    pub unsafe fn new(
+        kernel: &'static str,
+        variant: Variant,
+        device: DeviceId,
+        problem: &Problem<O::Spec>,
+        scratch_bytes: u64,
+        code: Box<dyn Launch<O>>,
+    ) -> Self {
+        Self { kernel, variant, problem: *problem, device, scratch_bytes, needs: op::needs::<O>(problem), code }
+    }
+
+    /// Checks the arguments, then enqueues the kernel.
+    ///
+    /// # Errors
+    /// `BadArgs` if a buffer is short, misaligned, missing, unasked for or on another device; `Driver` if the
+    /// driver refuses. Failures *of* the kernel appear later, as `Fault`.
+    #[inline]
+    pub fn launch(&self, queue: &mut dyn Queue, args: &O::Args<'_>) -> Result<()> {
+        args.check(&self.needs, self.device)?;
+        if queue.device() != self.device {
+            return Err(ArgError::WrongDevice { operand: "queue", plan: self.device, got: queue.device() }.into());
+        }
+        if self.scratch_bytes > 0 {
+            queue.reserve_scratch(self.scratch_bytes)?;
+        }
+        // SAFETY: the three conditions were just established, in order.
+        unsafe { self.code.launch(queue, args) }
+    }
+
+    /// What it solves.
+    #[inline]
+    pub fn problem(&self) -> &Problem<O::Spec> {
+        &self.problem
+    }
+
+    /// The kernel's name: `sm90_e4m3_1d2d`.
+    pub fn kernel(&self) -> &'static str {
+        self.kernel
+    }
+
+    /// The kernel's variant.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// Kernel and variant as wisdom and logs write them: `sm90_e4m3_1d2d#3`.
+    pub fn label(&self) -> Label {
+        Label { kernel: self.kernel, variant: self.variant }
+    }
+
+    /// The device it was made for.
+    pub fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// Scratch that a launch reserves on its queue, in bytes.
+    pub fn scratch_bytes(&self) -> u64 {
+        self.scratch_bytes
+    }
+
+    /// Bytes and alignment of each operand.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+}
+
+impl<O: Op> fmt::Debug for Plan<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Plan({} = {})", self.problem, self.label())
+    }
+}
+
+/// A kernel and one of its variants; prints as `sm90_e4m3_1d2d#3`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Label {
+    /// `Kernel::name`.
+    pub kernel: &'static str,
+    /// Index into the kernel's table.
+    pub variant: Variant,
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.kernel, self.variant.0)
+    }
+}
+
+/// The kernels of one op, best first.
+pub type KernelList<O> = &'static [&'static dyn Kernel<O>];
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $field:ident: $op:ident,)*) => {
+        /// All kernels of one backend: one list per op, best first.
+        ///
+        /// Backends write `Kernels { gemm: &[..], ..Kernels::NONE }`, so a new op here
+        /// breaks no backend.
+        #[derive(Clone, Copy)]
+        pub struct Kernels { $(#[doc = concat!("Kernels of `", stringify!($field), "`.")] pub $field: KernelList<op::$op>,)* }
+
+        impl Kernels {
+            /// No kernel at all.
+            pub const NONE: Self = Self { $($field: &[],)* };
+        }
+    };
+}
+kernels! {
+    activation: Activation,
+    attention: Attention,
+    attention_backward: AttentionBackward,
+    cast: Cast,
+    dequantize: Dequantize,
+    gather: Gather,
+    gemm: Gemm,
+    grouped_gemm: GroupedGemm,
+    norm: Norm,
+    norm_backward: NormBackward,
+    quantize: Quantize,
+    reduce: Reduce,
+    rope: Rope,
+    softmax: Softmax,
+}
+
+/// Nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The floor under any kernel: the larger of compute time and memory time at the device's peaks.
+    pub fn roofline<S: op::Spec>(caps: &Caps, problem: &Problem<S>) -> Self {
+        let (compute, memory) = Self::floors(caps, problem);
+        compute.max(memory)
+    }
+
+    /// Time at peak arithmetic, and time at peak bandwidth.
+    pub fn floors<S: op::Spec>(caps: &Caps, problem: &Problem<S>) -> (Self, Self) {
+        let compute = problem.flops() / caps.rates.get(problem.rate_dtype());
+        let memory = problem.bytes() as f64 / caps.bytes_per_s;
+        (Self::from_secs(compute), Self::from_secs(memory))
+    }
+
+    /// Seconds, rounded to the nearest nanosecond; negative and NaN become 0, huge values saturate.
+    pub fn from_secs(secs: f64) -> Self {
+        Self((secs * 1e9).round() as u64)
+    }
+
+    /// As seconds.
+    pub fn as_secs(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+}
+
+impl From<Duration> for Nanos {
+    fn from(time: Duration) -> Self {
+        Self(time.as_nanos().try_into().unwrap_or(u64::MAX))
+    }
+}
+
+/// Prints three digits and a unit: `41.2 µs`.
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0 as f64;
+        let (value, unit) = match self.0 {
+            0..1_000 => return f.pad(&format!("{} ns", self.0)),
+            1_000..1_000_000 => (ns / 1e3, "µs"),
+            1_000_000..1_000_000_000 => (ns / 1e6, "ms"),
+            _ => (ns / 1e9, "s"),
+        };
+        let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+        f.pad(&format!("{value:.digits$} {unit}"))
+    }
+}
+
+/// FNV-1a of a kernel's source, computed while compiling.
+pub const fn source_hash(source: &[u8]) -> u64 {
+    let (mut hash, mut i) = (0xcbf2_9ce4_8422_2325_u64, 0);
+    while i < source.len() {
+        hash = (hash ^ source[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        i += 1;
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nanos_print_three_digits() {
+        for (ns, text) in
+            [(7, "7 ns"), (1_234, "1.23 µs"), (41_200, "41.2 µs"), (99_960, "100 µs"), (2_500_000_000, "2.50 s")]
+        {
+            assert_eq!(Nanos(ns).to_string(), text);
+        }
+        assert_eq!(Nanos::from_secs(f64::NAN), Nanos(0));
+        assert_eq!(Nanos::from_secs(f64::INFINITY), Nanos(u64::MAX));
+    }
+
+    #[test]
+    fn source_hash_is_fnv1a() {
+        // The published test vector of 64-bit FNV-1a for "foobar".
+        assert_eq!(source_hash(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+}

@@ -1,0 +1,84 @@
+//! What can be asked for. One file per operation: spec, arguments, needs, text.
+
+mod act;
+mod activation;
+mod any;
+mod args;
+mod attention;
+mod attention_backward;
+mod cast;
+mod dequantize;
+mod expr;
+mod format;
+mod gather;
+mod gemm;
+mod grouped_gemm;
+mod layout;
+mod mask;
+mod norm;
+mod norm_backward;
+mod problem;
+mod quantize;
+mod reduce;
+mod rope;
+mod softmax;
+
+pub use act::{Act, Epilogue, Gate};
+pub use activation::{Activation, ActivationArgs, ActivationProblem, ActivationSpec};
+pub use any::{AnyProblem, EachOp, OpVisitor, each_op};
+pub use args::{ArgError, Args, MAX_OPERANDS, Need, NeedList, Needs, Operand, View};
+pub use attention::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, HeadLayout, Kv, Lens};
+pub use attention_backward::{
+    AttentionBackward, AttentionBackwardArgs, AttentionBackwardProblem, AttentionBackwardSpec,
+};
+pub use cast::{Cast, CastArgs, CastProblem, CastSpec};
+pub use dequantize::{Dequantize, DequantizeArgs, DequantizeProblem, DequantizeSpec};
+pub use expr::{Expr, Vars};
+pub use format::{Format, ScaleLayout, Scheme};
+pub use gather::{Gather, GatherArgs, GatherProblem, GatherSpec};
+pub use gemm::{Acc, Addend, Gemm, GemmArgs, GemmProblem, GemmSpec, Sparsity};
+pub use grouped_gemm::{GroupedGemm, GroupedGemmArgs, GroupedGemmProblem, GroupedGemmSpec, Grouping};
+pub use layout::{Matrix, Order, Rows};
+pub use mask::Mask;
+pub use norm::{Norm, NormArgs, NormKind, NormProblem, NormSpec};
+pub use norm_backward::{NormBackward, NormBackwardArgs, NormBackwardProblem, NormBackwardSpec};
+pub use problem::{Align, BadProblem, Problem, Repro, Spec, needs};
+pub use quantize::{Overflow, Quantize, QuantizeArgs, QuantizeProblem, QuantizeSpec, ScaleRule, Scales};
+pub use reduce::{Reduce, ReduceArgs, ReduceOp, ReduceProblem, ReduceSpec, Reduced};
+pub use rope::{Rope, RopeArgs, RopePairs, RopeProblem, RopeSpec};
+pub use softmax::{Softmax, SoftmaxArgs, SoftmaxProblem, SoftmaxSpec};
+
+use crate::kernel::{KernelList, Kernels};
+
+/// An operation: a marker type that ties a spec to its arguments and to its list of kernels.
+pub trait Op: Sized + Send + Sync + 'static {
+    /// The first word of its problems: `gemm`.
+    const NAME: &'static str = <Self::Spec as Spec>::NAME;
+    /// What may be asked.
+    type Spec: Spec;
+    /// What a launch takes.
+    type Args<'a>: Args<'a>;
+    /// This op's list in a backend's table.
+    fn kernels(table: &Kernels) -> KernelList<Self>;
+}
+
+/// Ties marker, spec, arguments, problem alias and list together.
+macro_rules! op {
+    ($(#[$doc:meta])* $op:ident, $spec:ident, $args:ident, $problem:ident, $field:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub enum $op {}
+
+        impl $crate::op::Op for $op {
+            type Spec = $spec;
+            type Args<'a> = $args<'a>;
+            fn kernels(table: &$crate::Kernels) -> $crate::KernelList<Self> {
+                table.$field
+            }
+        }
+
+        #[doc = concat!("A [`", stringify!($spec), "`] that was checked.")]
+        pub type $problem = $crate::op::Problem<$spec>;
+    };
+}
+use op;

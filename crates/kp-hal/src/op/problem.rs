@@ -1,0 +1,374 @@
+//! A problem: a description of work that was checked, with one text form.
+
+use super::{NeedList, args::Needs};
+use crate::{
+    dtype::DType,
+    text::{Reader, Writer, spelled},
+};
+use std::{fmt, hash::Hash, ops::Deref, str::FromStr};
+
+/// A description of work before it is checked: shapes, types and layouts, no pointers.
+///
+/// Plain data with public fields. [`Spec::build`] checks it once and makes a [`Problem`].
+pub trait Spec: Copy + Eq + Hash + fmt::Debug + Send + Sync + 'static {
+    /// The op's name, the first word of the text: `gemm`.
+    const NAME: &'static str;
+
+    /// Refuses what makes no sense.
+    ///
+    /// # Errors
+    /// The first contradiction, with its numbers.
+    fn check(&self) -> Result<(), BadProblem>;
+
+    /// The same work with every field that has no meaning set to its default, so that equal work is equal data.
+    #[must_use]
+    fn canonical(self) -> Self {
+        self
+    }
+
+    /// Names every operand this problem has, with its bytes.
+    fn needs(&self, list: &mut NeedList);
+
+    /// Arithmetic operations, a multiply-add counting two.
+    fn flops(&self) -> f64;
+
+    /// Bytes that must cross main memory at least once.
+    fn bytes(&self) -> u64 {
+        let mut list = NeedList::default();
+        self.needs(&mut list);
+        list.total_bytes()
+    }
+
+    /// The operand type whose arithmetic rate bounds the work.
+    fn rate_dtype(&self) -> DType;
+
+    /// A cheap, imperfect hash of the fields that vary between calls; its upper bits are the good ones.
+    fn spread(&self) -> u32;
+
+    /// Writes the words after the op's name.
+    ///
+    /// # Errors
+    /// What the formatter returned.
+    fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result;
+
+    /// Reads the words after the op's name.
+    ///
+    /// # Errors
+    /// The first word that is missing or does not parse.
+    fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem>;
+
+    /// Checks the description.
+    ///
+    /// # Errors
+    /// What `check` found, or `TooLarge` if an operand would exceed 2⁶³ − 1 bytes.
+    fn build(self) -> Result<Problem<Self>, BadProblem> {
+        let spec = self.canonical();
+        spec.check()?;
+        let mut list = NeedList::default();
+        spec.needs(&mut list);
+        list.check()?;
+        Ok(Problem { spec, repro: Repro::default(), align: Align::default() })
+    }
+}
+
+/// A description of work that makes sense: the key of the plan cache and of wisdom, the name of a test
+/// case, a benchmark row, a line in a log.
+///
+/// Made by [`Spec::build`] or by parsing, never by hand, so whoever holds one need not check it again.
+/// Reads like its spec: `problem.m`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Problem<S> {
+    spec: S,
+    repro: Repro,
+    align: Align,
+}
+
+impl<S: Spec> Problem<S> {
+    /// The description.
+    pub fn spec(&self) -> &S {
+        &self.spec
+    }
+
+    /// What is promised about the bits of the result.
+    pub fn repro(&self) -> Repro {
+        self.repro
+    }
+
+    /// The same work with another promise.
+    #[must_use]
+    pub fn with_repro(self, repro: Repro) -> Self {
+        Self { repro, ..self }
+    }
+
+    /// What the caller promises about addresses.
+    pub fn align(&self) -> Align {
+        self.align
+    }
+
+    /// The same work with another promise about addresses.
+    #[must_use]
+    pub fn with_align(self, align: Align) -> Self {
+        Self { align, ..self }
+    }
+
+    /// A cheap, imperfect hash; see [`Spec::spread`].
+    #[inline]
+    pub fn spread(&self) -> u32 {
+        self.spec.spread()
+    }
+}
+
+impl<S> Deref for Problem<S> {
+    type Target = S;
+    #[inline]
+    fn deref(&self) -> &S {
+        &self.spec
+    }
+}
+
+impl<S: Spec> fmt::Display for Problem<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(S::NAME)?;
+        let mut out = Writer::new(f);
+        self.spec.write(&mut out)?;
+        out.option("repro", &self.repro, &Repro::default())?;
+        out.option("align", &self.align, &Align::default())
+    }
+}
+
+impl<S: Spec> fmt::Debug for Problem<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+impl<S: Spec> FromStr for Problem<S> {
+    type Err = BadProblem;
+    fn from_str(text: &str) -> Result<Self, BadProblem> {
+        let mut words = Reader::new(text)?;
+        let name = words.word("op")?;
+        if name != S::NAME {
+            return Err(BadProblem::Invalid { what: "op", expected: S::NAME, got: crate::text::clip(name) });
+        }
+        let spec = S::read(&mut words)?;
+        let repro = words.option("repro", Repro::FORMS)?.unwrap_or_default();
+        let align = words.option("align", "a power of two up to 256")?.unwrap_or_default();
+        words.finish()?;
+        Ok(spec.build()?.with_repro(repro).with_align(align))
+    }
+}
+
+#[cfg(feature = "serde")]
+mod serde_text {
+    use super::{Problem, Spec};
+
+    impl<S: Spec> serde::Serialize for Problem<S> {
+        fn serialize<Z: serde::Serializer>(&self, out: Z) -> Result<Z::Ok, Z::Error> {
+            out.collect_str(self)
+        }
+    }
+
+    impl<'de, S: Spec> serde::Deserialize<'de> for Problem<S> {
+        fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+            let text = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(input)?;
+            text.parse().map_err(serde::de::Error::custom)
+        }
+    }
+}
+
+/// What is promised about the bits of a result.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
+pub enum Repro {
+    /// Whatever is fastest; two runs may differ in rounding.
+    Fast,
+    /// The same inputs give the same bits on the same device.
+    #[default]
+    Deterministic,
+    /// Also, a row's bits do not depend on how many other rows there are.
+    BatchInvariant,
+}
+spelled!(Repro { Fast = "fast", Deterministic = "deterministic", BatchInvariant = "batch-invariant" });
+
+/// A promise that every operand's address is a multiple of so many bytes; 16 unless said otherwise.
+///
+/// Addresses must suit their element type in any case.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Align(u8);
+
+impl Align {
+    /// The largest promise of `bytes` that can be made: a power of two from 1 to 256, or `None`.
+    pub const fn new(bytes: u32) -> Option<Self> {
+        if bytes.is_power_of_two() && bytes <= 256 { Some(Self(bytes.trailing_zeros() as u8)) } else { None }
+    }
+
+    /// What an address happens to offer.
+    pub const fn of_addr(addr: u64) -> Self {
+        let zeros = addr.trailing_zeros();
+        Self(if zeros > 8 { 8 } else { zeros as u8 })
+    }
+
+    /// The promise in bytes.
+    pub const fn bytes(self) -> u32 {
+        1 << self.0
+    }
+}
+
+impl Default for Align {
+    fn default() -> Self {
+        Self(4)
+    }
+}
+
+impl fmt::Display for Align {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bytes())
+    }
+}
+
+impl FromStr for Align {
+    type Err = ();
+    /// # Errors
+    /// `()` if it is no power of two from 1 to 256.
+    fn from_str(s: &str) -> Result<Self, ()> {
+        crate::text::number(s).and_then(Self::new).ok_or(())
+    }
+}
+
+/// The needs of a problem in the order of its op's operands.
+pub fn needs<O: super::Op>(problem: &Problem<O::Spec>) -> Needs {
+    let mut list = NeedList::default();
+    problem.spec.needs(&mut list);
+    list.ordered(<O::Args<'_> as super::Args<'_>>::OPERANDS, problem.align)
+}
+
+/// Why a description of work is refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BadProblem {
+    /// A word is missing.
+    Missing {
+        /// Which.
+        what: &'static str,
+    },
+    /// A word does not parse.
+    Invalid {
+        /// Which.
+        what: &'static str,
+        /// Its form.
+        expected: &'static str,
+        /// What stood there, clipped.
+        got: String,
+    },
+    /// A word that this op does not know.
+    Unknown {
+        /// The word, clipped.
+        word: String,
+    },
+    /// An option is given twice.
+    Repeated {
+        /// Its key, clipped.
+        key: String,
+    },
+    /// A number is too small.
+    TooSmall {
+        /// Which.
+        what: &'static str,
+        /// The least it may be.
+        min: u64,
+        /// What it is.
+        got: u64,
+    },
+    /// A number is too large.
+    TooLarge {
+        /// Which.
+        what: &'static str,
+        /// The most it may be.
+        max: u64,
+        /// What it is; `u64::MAX` also stands for anything beyond.
+        got: u64,
+    },
+    /// A number does not divide.
+    NotMultiple {
+        /// Which.
+        what: &'static str,
+        /// What it must be a multiple of.
+        of: u64,
+        /// What it is.
+        got: u64,
+    },
+    /// An operand cannot have this type here.
+    DType {
+        /// The operand.
+        operand: &'static str,
+        /// Its type.
+        got: DType,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// Two settings that exclude each other.
+    Conflict {
+        /// The first, as the problem spells it.
+        one: &'static str,
+        /// The second.
+        other: &'static str,
+    },
+}
+
+impl std::error::Error for BadProblem {}
+
+impl fmt::Display for BadProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { what } => write!(f, "{what} missing"),
+            Self::Invalid { what, expected, got } => write!(f, "{what} must be {expected}, got `{got}`"),
+            Self::Unknown { word } => write!(f, "unknown word `{word}`"),
+            Self::Repeated { key } => write!(f, "`{key}` is given twice"),
+            Self::TooSmall { what, min, got } => write!(f, "{what} must be at least {min}, got {got}"),
+            Self::TooLarge { what, max, got: u64::MAX } => write!(f, "{what} may be at most {max}, got more than 2^64"),
+            Self::TooLarge { what, max, got } => write!(f, "{what} may be at most {max}, got {got}"),
+            Self::NotMultiple { what, of, got } => write!(f, "{what} must be a multiple of {of}, got {got}"),
+            Self::DType { operand, got, expected } => write!(f, "{operand} must be {expected}, got {got}"),
+            Self::Conflict { one, other } => write!(f, "{one} excludes {other}"),
+        }
+    }
+}
+
+/// Refuses `got < min`.
+pub(super) fn at_least(what: &'static str, min: u64, got: u64) -> Result<(), BadProblem> {
+    if got < min { Err(BadProblem::TooSmall { what, min, got }) } else { Ok(()) }
+}
+
+/// Refuses `got > max`.
+pub(super) fn at_most(what: &'static str, max: u64, got: u64) -> Result<(), BadProblem> {
+    if got > max { Err(BadProblem::TooLarge { what, max, got }) } else { Ok(()) }
+}
+
+/// Refuses what `of` does not divide.
+pub(super) fn multiple(what: &'static str, of: u64, got: u64) -> Result<(), BadProblem> {
+    if got.is_multiple_of(of) { Ok(()) } else { Err(BadProblem::NotMultiple { what, of, got }) }
+}
+
+/// Refuses two settings together.
+pub(super) fn exclusive(both: bool, one: &'static str, other: &'static str) -> Result<(), BadProblem> {
+    if both { Err(BadProblem::Conflict { one, other }) } else { Ok(()) }
+}
+
+/// Refuses a type that is not in `allowed`.
+pub(super) fn dtype_in(
+    operand: &'static str,
+    got: DType,
+    allowed: &[DType],
+    expected: &'static str,
+) -> Result<(), BadProblem> {
+    if allowed.contains(&got) { Ok(()) } else { Err(BadProblem::DType { operand, got, expected }) }
+}
+
+/// Folds the numbers that vary between calls into a [`Spec::spread`].
+pub(super) const fn mix<const N: usize>(numbers: [u32; N]) -> u32 {
+    let (mut hash, mut i) = (0_u32, 0);
+    while i < N {
+        hash = (hash.rotate_left(5) ^ numbers[i]).wrapping_mul(0x9e37_79b1);
+        i += 1;
+    }
+    hash
+}

@@ -1,0 +1,288 @@
+//! The one grammar of problems: `op dims types option=value flag`.
+//!
+//! Words are separated by blanks. Dimensions and types come first, in the op's order; options and
+//! flags follow in any order. What equals its default is not written, so each problem has one text.
+
+use crate::op::BadProblem;
+use std::{fmt, str::FromStr};
+
+/// Reads the words of one problem, remembering which were used.
+#[derive(Debug)]
+pub struct Reader<'t> {
+    words: Vec<(&'t str, bool)>,
+}
+
+impl<'t> Reader<'t> {
+    /// Starts at the first word. No more than 64 words are a problem.
+    ///
+    /// # Errors
+    /// `TooLarge` past 64 words; `Repeated` if two words have one key.
+    pub fn new(text: &'t str) -> Result<Self, BadProblem> {
+        let words: Vec<_> = text.split_whitespace().map(|w| (w, false)).take(65).collect();
+        if words.len() > 64 {
+            return Err(BadProblem::TooLarge { what: "words", max: 64, got: 65 });
+        }
+        let key = |w: &'t str| w.split_once('=').map_or(w, |(key, _)| key);
+        for (i, (word, _)) in words.iter().enumerate() {
+            if words[..i].iter().any(|(earlier, _)| key(earlier) == key(word)) {
+                return Err(BadProblem::Repeated { key: clip(key(word)) });
+            }
+        }
+        Ok(Self { words })
+    }
+
+    /// The next word that is no option.
+    ///
+    /// # Errors
+    /// `Missing` if there is none.
+    pub fn word(&mut self, what: &'static str) -> Result<&'t str, BadProblem> {
+        let next = self.words.iter_mut().find(|(word, used)| !used && !word.contains('='));
+        let (word, used) = next.ok_or(BadProblem::Missing { what })?;
+        *used = true;
+        Ok(word)
+    }
+
+    /// `N` whole numbers joined by `x`.
+    ///
+    /// # Errors
+    /// `Invalid` with the form expected.
+    pub fn dims<const N: usize>(&mut self, form: &'static str) -> Result<[u32; N], BadProblem> {
+        let word = self.word(form)?;
+        let invalid = || BadProblem::Invalid { what: "dims", expected: form, got: clip(word) };
+        let mut out = [0; N];
+        let mut parts = word.split('x');
+        for slot in &mut out {
+            *slot = number(parts.next().ok_or_else(invalid)?).ok_or_else(invalid)?;
+        }
+        if parts.next().is_some() { Err(invalid()) } else { Ok(out) }
+    }
+
+    /// `N` parts joined by `:`.
+    ///
+    /// # Errors
+    /// `Invalid` if there are more or fewer, or one does not parse.
+    pub fn parts<T: FromStr, const N: usize>(
+        &mut self,
+        what: &'static str,
+        form: &'static str,
+    ) -> Result<[T; N], BadProblem> {
+        let word = self.word(what)?;
+        let invalid = || BadProblem::Invalid { what, expected: form, got: clip(word) };
+        let parsed: Vec<T> = word.split(':').map(|p| p.parse().map_err(|_| invalid())).collect::<Result<_, _>>()?;
+        parsed.try_into().map_err(|_| invalid())
+    }
+
+    /// The value of `key=`, if the word is there.
+    ///
+    /// # Errors
+    /// `Invalid` if it does not parse.
+    pub fn option<T: FromStr>(&mut self, key: &'static str, expected: &'static str) -> Result<Option<T>, BadProblem> {
+        for (word, used) in &mut self.words {
+            if let Some((k, value)) = word.split_once('=')
+                && k == key
+            {
+                *used = true;
+                return match value.parse() {
+                    Ok(value) => Ok(Some(value)),
+                    Err(_) => Err(BadProblem::Invalid { what: key, expected, got: clip(value) }),
+                };
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the bare word `name` is there.
+    pub fn flag(&mut self, name: &'static str) -> bool {
+        match self.words.iter_mut().find(|(word, _)| *word == name) {
+            Some((_, used)) => {
+                *used = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Ends reading.
+    ///
+    /// # Errors
+    /// `Unknown` for the first word nobody asked for.
+    pub fn finish(self) -> Result<(), BadProblem> {
+        match self.words.iter().find(|(_, used)| !used) {
+            Some((word, _)) => Err(BadProblem::Unknown { word: clip(word) }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes the words of one problem, blanks between.
+pub struct Writer<'f, 'g> {
+    out: &'f mut fmt::Formatter<'g>,
+}
+
+impl<'f, 'g> Writer<'f, 'g> {
+    /// Starts after the op's name.
+    pub fn new(out: &'f mut fmt::Formatter<'g>) -> Self {
+        Self { out }
+    }
+
+    /// One word.
+    ///
+    /// # Errors
+    /// What the formatter returned, here and below.
+    pub fn word(&mut self, word: impl fmt::Display) -> fmt::Result {
+        write!(self.out, " {word}")
+    }
+
+    /// `key=value`, unless the value is the default.
+    ///
+    /// # Errors
+    /// As `word`.
+    pub fn option<T: fmt::Display + PartialEq>(&mut self, key: &str, value: &T, default: &T) -> fmt::Result {
+        if value == default { Ok(()) } else { write!(self.out, " {key}={value}") }
+    }
+
+    /// `key=value`, if there is one.
+    ///
+    /// # Errors
+    /// As `word`.
+    pub fn maybe<T: fmt::Display>(&mut self, key: &str, value: Option<T>) -> fmt::Result {
+        value.map_or(Ok(()), |value| write!(self.out, " {key}={value}"))
+    }
+
+    /// `name`, if `on`.
+    ///
+    /// # Errors
+    /// As `word`.
+    pub fn flag(&mut self, name: &str, on: bool) -> fmt::Result {
+        if on { write!(self.out, " {name}") } else { Ok(()) }
+    }
+}
+
+/// A finite `f32` that can be part of a key: compared and hashed by its bits, written as the shortest
+/// decimal that reads back the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Real(u32);
+
+impl Real {
+    /// The number, or `None` if it is infinite or NaN. Both zeros are one.
+    pub const fn new(value: f32) -> Option<Self> {
+        if !value.is_finite() {
+            None
+        } else if value == 0.0 {
+            Some(Self(0))
+        } else {
+            Some(Self(value.to_bits()))
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+}
+
+impl fmt::Display for Real {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // `Debug` of a float is the shortest form that round-trips, with an exponent when far from 1.
+        write!(f, "{:?}", self.get())
+    }
+}
+
+impl fmt::Debug for Real {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Real {
+    type Err = ();
+    /// # Errors
+    /// `()` if the text is no number or no finite one.
+    fn from_str(s: &str) -> Result<Self, ()> {
+        s.parse().ok().and_then(Self::new).ok_or(())
+    }
+}
+
+/// A whole number in plain digits: no sign, no blanks.
+pub(crate) fn number<T: FromStr>(s: &str) -> Option<T> {
+    if s.is_empty() || !s.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    s.parse().ok()
+}
+
+/// At most 40 characters of foreign text, so that a message stays a line.
+pub(crate) fn clip(s: &str) -> String {
+    let shown: String = s.chars().take(40).flat_map(char::escape_default).collect();
+    if s.chars().nth(40).is_some() { shown + "…" } else { shown }
+}
+
+/// Spells the variants of a field-less enum once, for both directions.
+macro_rules! spelled {
+    ($type:ty { $($variant:ident = $text:literal),* $(,)? }) => {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(match self { $(Self::$variant => $text),* })
+            }
+        }
+        impl std::str::FromStr for $type {
+            type Err = ();
+            fn from_str(s: &str) -> Result<Self, ()> {
+                match s { $($text => Ok(Self::$variant),)* _ => Err(()) }
+            }
+        }
+        impl $type {
+            /// Every choice, in declaration order.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+            /// The spellings, for messages.
+            #[allow(dead_code, reason = "some choices are part of a longer word, whose message names them")]
+            pub(crate) const FORMS: &'static str = concat!("one of", $(" ", $text),*);
+        }
+    };
+}
+pub(crate) use spelled;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_used_once_and_all() {
+        let mut r = Reader::new("4x5  a:b  k=7 fast").expect("no word repeats");
+        assert_eq!(r.dims::<2>("MxN"), Ok([4, 5]));
+        assert_eq!(r.parts::<String, 2>("types", "x:y"), Ok(["a".into(), "b".into()]));
+        assert_eq!(r.option::<u32>("k", "a number"), Ok(Some(7)));
+        assert_eq!(r.option::<u32>("n", "a number"), Ok(None));
+        assert!(!r.flag("slow"));
+        assert!(r.flag("fast"));
+        assert_eq!(r.finish(), Ok(()));
+    }
+
+    #[test]
+    fn bad_words_are_named() {
+        let dims = |t| Reader::new(t).and_then(|mut r| r.dims::<2>("MxN"));
+        for text in ["4", "4x5x6", "4x-5", "4x+5", "4xx", "x", "4x4294967296"] {
+            assert!(matches!(dims(text), Err(BadProblem::Invalid { .. })), "{text}");
+        }
+        assert_eq!(Reader::new("a=1 a=2").map(|_| ()), Err(BadProblem::Repeated { key: "a".into() }));
+        assert_eq!(
+            Reader::new("1x1 what").and_then(|mut r| {
+                r.dims::<2>("MxN")?;
+                r.finish()
+            }),
+            Err(BadProblem::Unknown { word: "what".into() })
+        );
+        assert!(Reader::new(&"w ".repeat(1000)).is_err());
+    }
+
+    #[test]
+    fn reals_round_trip() {
+        for value in [0.0, -0.0, 1e-5, 0.088_388_35, 50.0, f32::MAX, f32::MIN_POSITIVE / 8.0] {
+            let real = Real::new(value).expect("finite");
+            assert_eq!(real.to_string().parse(), Ok(real));
+            assert_eq!(real.get(), value);
+        }
+        assert_eq!("inf".parse::<Real>(), Err(()));
+        assert_eq!("nan".parse::<Real>(), Err(()));
+    }
+}

@@ -1,0 +1,1 @@
+//! Reference, cases, vectors and the conformance suite that any backend can run.
