@@ -46,7 +46,6 @@ impl DeviceId {
     ///
     /// # Panics
     /// After 2³² − 1 devices.
-    #[expect(clippy::should_implement_trait, reason = "no iterator: it names the next id of the process")]
     pub fn next() -> Self {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let id = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -135,6 +134,16 @@ pub trait Device: Any + Send + Sync {
     /// # Errors
     /// `OutOfMemory` with the numbers; the device goes on working.
     fn alloc(self: Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer>;
+
+    /// Its capabilities with peak rates and bandwidth measured here and now, which may take a second.
+    ///
+    /// `caps` holds what the driver or a datasheet says; a report of "fraction of the peak" wants these.
+    ///
+    /// # Errors
+    /// `Driver`, `Fault` or `OutOfMemory`.
+    fn measure(self: Arc<Self>) -> Result<Caps> {
+        Ok(self.caps().clone())
+    }
 
     /// A new stream of work.
     ///

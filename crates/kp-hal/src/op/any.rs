@@ -21,7 +21,6 @@ macro_rules! any {
     ($($op:ident $spec:ident,)*) => {
         /// A problem of any op.
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-        #[expect(clippy::large_enum_variant, reason = "copied rarely, and a box would end `Copy`")]
         #[non_exhaustive]
         pub enum AnyProblem { $(#[doc = concat!("A [`super::", stringify!($op), "`].")] $op(Problem<super::$spec>),)* }
 
