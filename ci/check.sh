@@ -48,6 +48,7 @@ deny_version=0.20.2
 if ! cargo deny --version 2>/dev/null | grep -q "$deny_version"; then
     # Unoptimised: it is built once on a new machine and reads a few hundred crates.
     cargo install cargo-deny --version "$deny_version" --locked --debug --root target/ci-tools --target-dir target/ci-tools/build
+    rm -rf target/ci-tools/build
     export PATH="$PWD/target/ci-tools/bin:$PATH"
 fi
 cargo deny check bans licenses sources
