@@ -1,1 +1,3 @@
 //! Finds the hardware, ranks its kernels, plans once, launches fast.
+
+pub mod buckets;
