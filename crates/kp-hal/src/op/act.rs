@@ -10,7 +10,7 @@ use crate::{
 };
 use std::fmt;
 
-/// A function of one number.
+/// A function of one number. NaN stays NaN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Act {
     /// x

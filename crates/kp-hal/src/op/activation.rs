@@ -33,7 +33,7 @@ pub struct ActivationSpec {
     pub cols: u32,
     /// Input.
     pub x: Rows,
-    /// Output, quantized if its format has a scheme.
+    /// Output, quantized as `quantize` does it (usual rule, saturating) if its format has a scheme.
     pub y: Rows,
     /// The function.
     pub act: Act,

@@ -30,6 +30,8 @@ op! {
 /// O = P · v                       `v_dim` numbers per head
 /// LSE = ln(Σ exp(S) + exp(sink(h)))
 /// ```
+/// Sums are f32, f64 if Q is f64; P may be rounded to the type of V before it multiplies V.
+///
 /// Text: `attention BATCHxQ_HEADS[:KV_HEADS]xQ_LEN[:KV_LEN]xQK_DIM[:V_DIM] Q:KV:O`, then
 /// `layout= lens= page= mask= scale= softcap= ldq= ldk= ldv= ldo=` and the flags `alibi sinks lse`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

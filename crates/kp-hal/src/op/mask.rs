@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr};
 
 /// Which keys a query sees. `q` is the query's position among the keys: query i of a sequence of `q_len`
 /// stands at `i + kv_len − q_len`, so that the last query sees the last key. `k` is the key's position.
-/// A query that sees no key gets zeros, and −∞ as its log-sum-exp.
+/// A query that sees no key gets zeros, and −∞ as its log-sum-exp, or its sink if there are sinks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mask {
     /// All keys.

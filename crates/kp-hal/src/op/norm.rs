@@ -23,7 +23,7 @@ op! {
 /// Each of `rows` rows of `cols` numbers is normalized by itself.
 ///
 /// ```text
-/// s = x + residual                                 s is also stored, as `sum`, if there is a residual
+/// s = x + residual        s is also stored, as `sum`, if there is a residual; y may be that of s as it is stored
 /// layer: y = (s − mean) / √(var + eps) · weight + bias      var over cols, not cols − 1
 /// rms:   y = s / √(mean of s² + eps) · weight + bias
 /// l2:    y = s / max(√(Σ s²), eps) · weight + bias
@@ -37,7 +37,7 @@ pub struct NormSpec {
     pub cols: u32,
     /// Input; residual and sum have its type and layout.
     pub x: Rows,
-    /// Output, quantized if its format has a scheme.
+    /// Output, quantized as `quantize` does it (usual rule, saturating) if its format has a scheme.
     pub y: Rows,
     /// Which norm.
     pub kind: NormKind,

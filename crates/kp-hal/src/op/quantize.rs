@@ -23,12 +23,14 @@ op! {
 
 /// `rows` × `cols` numbers become codes, block by block: with amax the block's largest magnitude and MAX the
 /// largest code, the scale is amax / MAX as `rule` rounds it, and each code is the one nearest to x / scale (ties to
-/// even). A block of zeros has scale 1 (E8M0 and UE4M3: their smallest) and codes 0. MAX is 127 for `I8`, 7 for `I4`.
+/// even). MAX is 127 for `I8`, 7 for `I4`. A scale too small or too large for its type is the smallest positive or the
+/// largest number of the type. A block of zeros has scale 1 (E8M0 and UE4M3: the code 0) and the codes of 0.
 ///
-/// `@nv`: global = amax of everything / (448 · 6), block scale = UE4M3(amax / 6 / global), code of
-/// x / (block scale · global). Zero points (`@g…z`): scale = (max − min) / (code range), zero = the code of 0, both
-/// over the block's values and 0. NaN: the code is NaN if the type has one, and the largest magnitude ignores it;
-/// types without NaN store 0. An infinite x saturates and its block's scale is that of the largest finite magnitude.
+/// `@nv`: global = amax of everything / (448 · 6), 1 if that is 0, block scale = UE4M3(amax / 6 / global), code of
+/// x / (block scale · global). Zero points (`@g…z`, unsigned codes only): scale = (max − min) / (code range), zero =
+/// the code of 0, that is −min / scale rounded, both over the block's values and 0. NaN: the code is NaN if the type
+/// has one, and the largest magnitude ignores it; types without NaN store the code of 0. An infinite x saturates and
+/// its block's scale is that of the largest finite magnitude.
 /// Text: `quantize ROWSxCOLS X:Q` then `ldx= ldq= rule= overflow= scales=`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QuantizeSpec {
@@ -51,7 +53,7 @@ pub struct QuantizeSpec {
 /// How amax / MAX becomes a scale.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum ScaleRule {
-    /// To the nearest number of the scale's type; for E8M0 a power of two, ties to even.
+    /// To the nearest number of the scale's type; for E8M0 a power of two, ties to the even code.
     Nearest,
     /// `2^(floor(log2 amax) − floor(log2 MAX))`, the rule of OCP Microscaling 1.0, section 6.3. Numbers may saturate.
     Floor,
@@ -151,6 +153,8 @@ impl Spec for QuantizeSpec {
         exclusive(q.scheme == Scheme::Nv && self.rule != ScaleRule::Nearest, "@nv", "rules other than nearest")?;
         exclusive(q.scheme == Scheme::None && self.rule != ScaleRule::Nearest, "rule", "q without a scheme")?;
         exclusive(q.has_zero() && self.rule != ScaleRule::Nearest, "zero points", "rules other than nearest")?;
+        let signed = !matches!(q.dtype, DType::U4 | DType::U8);
+        exclusive(q.has_zero() && signed, "zero points of a quantization", "signed codes")?;
         let fp8 = matches!(q.dtype, DType::E4m3 | DType::E5m2 | DType::E4m3Fnuz | DType::E5m2Fnuz);
         exclusive(self.overflow == Overflow::Propagate && !fp8, "overflow=propagate", "q other than 8-bit floats")?;
         let own = matches!(q.scheme, Scheme::None | Scheme::Mx | Scheme::Nv);

@@ -26,7 +26,8 @@ op! {
 /// y1 = x1 · cos[p][j] − x2 · sin[p][j]
 /// y2 = x2 · cos[p][j] + x1 · sin[p][j]       p = positions[token], j = 0 .. rotated / 2
 /// ```
-/// `inverse` turns the other way: the backward pass. Positions outside 0 .. `positions` give NaN.
+/// `inverse` turns the other way: the backward pass. A token whose position is outside 0 .. `positions` gives NaN
+/// throughout.
 /// Text: `rope TOKENSxHEADSxDIM X:Y positions=` then `pairs= rotated= ldx= ldy= inverse`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RopeSpec {
