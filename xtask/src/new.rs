@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// What to start.
@@ -27,6 +28,12 @@ pub(crate) fn run(root: &Path, new: &New) -> Result<()> {
         let path = root.join(path);
         fs::create_dir_all(path.parent().expect("a file stands in a folder"))?;
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    // Other names sort otherwise.
+    let formatted =
+        Command::new("cargo").args(["fmt", "-p", &format!("kp-{name}"), "-p", "kp-core"]).current_dir(root).status();
+    if !formatted.is_ok_and(|status| status.success()) {
+        eprintln!("cargo fmt failed; run it before you commit");
     }
     println!(
         "crates/kp-{name} is a copy of kp-null, and kp-core knows it by the feature `{name}`. It compiles and is tidy now; \

@@ -2,7 +2,7 @@
 
 use super::{
     Finding,
-    manifest::Manifest,
+    manifest::{Manifest, Use},
     tree::{File, Tree},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,14 +49,18 @@ fn members(tree: &Tree) -> Vec<Manifest<'_>> {
 
 const LIST: &str = "docs/dependencies.md";
 
-/// The table of `docs/dependencies.md` has one row for each dependency from outside, with the crates that use it.
+/// The table of `docs/dependencies.md` has one row for each dependency from outside, with the crates that use it: `kp-core`, or
+/// `kp-core (tests)` if it is for its tests and benches only.
 pub(crate) fn listed(tree: &Tree) -> Vec<Finding> {
     let Some(root) = Manifest::root(tree) else { return Vec::new() };
     let Some(list) = tree.get(LIST) else { return vec![root.file.finding(1, format!("{LIST} is missing"))] };
-    let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    // By dependency, its users, and whether each has it for its tests only.
+    let mut users: BTreeMap<String, BTreeMap<String, bool>> = BTreeMap::new();
     for manifest in members(tree) {
         for dependency in manifest.dependencies() {
-            users.entry(dependency.name).or_default().insert(manifest.name().to_owned());
+            let for_tests = dependency.used == Use::Dev;
+            let of = users.entry(dependency.name).or_default().entry(manifest.name().to_owned());
+            of.and_modify(|only| *only &= for_tests).or_insert(for_tests);
         }
     }
     let rows = rows(list);
@@ -66,7 +70,8 @@ pub(crate) fn listed(tree: &Tree) -> Vec<Finding> {
     let outside: BTreeSet<&str> =
         outside.map(|(key, item)| item.get("package").and_then(|name| name.as_str()).unwrap_or(key)).collect();
     for name in &outside {
-        let used = users.get(*name).map(|users| users.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
+        let user = |(user, for_tests): (&String, &bool)| format!("{user}{}", if *for_tests { " (tests)" } else { "" });
+        let used = users.get(*name).map(|users| users.iter().map(user).collect::<Vec<_>>().join(", "));
         let line = root.file.line_with(name);
         match (used, rows.get(*name)) {
             (None, _) => findings.push(root.file.finding(line, format!("no crate uses {name}"))),

@@ -84,8 +84,9 @@ fn doc_above(file: &File, line: usize) -> String {
 /// Files outside backends that may hold `unsafe`: the plan, and the traits of which a driver must promise more than types say.
 const PLACES: &[&str] = &["crates/kp-hal/src/kernel.rs", "crates/kp-hal/src/device.rs"];
 
-/// Files of a backend's `src` that speak to its driver or its memory.
-const DRIVER: &[&str] = &["device.rs", "memory.rs", "queue.rs", "graph.rs", "driver.rs", "pool.rs"];
+/// Files of a backend's `src` that speak to its driver, its threads or its memory, make plans for all its
+/// kernels, or measure the hardware with instructions it may not have.
+const DRIVER: &[&str] = &["device.rs", "driver.rs", "kernel.rs", "memory.rs", "peaks.rs", "queue.rs", "threads.rs"];
 
 /// What a test or bench may be unsafe for: an allocator that counts, and the promises of kp-hal.
 const IN_TESTS: &[&str] = &["GlobalAlloc", "Plan::new", "adopt_queue", "external", "from_raw", "replay"];

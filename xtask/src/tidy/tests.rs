@@ -127,6 +127,19 @@ const BAD: &[Bad] = &[
     Bad {
         check: "dependencies",
         files: &[
+            ("Cargo.toml", "[workspace.dependencies]\nhalf = \"2\"\n"),
+            (
+                "a/Cargo.toml",
+                "[package]\nname = \"a\"\n[dependencies]\nhalf.workspace = true\n[dev-dependencies]\nhalf.workspace = true\n",
+            ),
+            ("b/Cargo.toml", "[package]\nname = \"b\"\n[dev-dependencies]\nhalf.workspace = true\n"),
+            ("docs/dependencies.md", "| `half` | a, b | 16-bit floats |\n"),
+        ],
+        found: "docs/dependencies.md:1: half is used by a, b (tests); the row says a, b",
+    },
+    Bad {
+        check: "dependencies",
+        files: &[
             ("Cargo.toml", "[workspace.dependencies]\n"),
             ("docs/dependencies.md", "| `half` | kp-hal | 16-bit floats |\n"),
         ],
