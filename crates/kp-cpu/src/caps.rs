@@ -1,0 +1,166 @@
+//! What this processor can do, from the ISA's own feature bits and the kernel's files.
+
+use crate::threads;
+use kp_hal::{Caps, DType, DTypes, DeviceInfo, DeviceKind, MemoryInfo, Rates};
+use std::{fs, path::Path};
+
+/// The processor as a device.
+pub(crate) fn info() -> DeviceInfo {
+    let cpu_info = read("/proc/cpuinfo");
+    let name = field(&cpu_info, &["model name", "Model", "Hardware"]).unwrap_or_else(|| std::env::consts::ARCH.into());
+    DeviceInfo {
+        name,
+        index: 0,
+        driver: format!("{} threads", threads::count()),
+        pci: None,
+        uuid: None,
+        caps: caps(&cpu_info),
+    }
+}
+
+fn caps(cpu_info: &str) -> Caps {
+    let mut caps = Caps::new(DeviceKind::Cpu, arch());
+    caps.set_features(features());
+    caps.units = threads::count() as u32;
+    caps.l1_bytes = cache(1).unwrap_or(32 << 10);
+    caps.l2_bytes = cache(2).unwrap_or(512 << 10);
+    caps.l3_bytes = cache(3).unwrap_or(0);
+    caps.memory_bytes = limit("/proc/meminfo", "MemTotal:").unwrap_or(0).min(cgroup_limit().unwrap_or(u64::MAX));
+    caps.clock_hz = field(cpu_info, &["cpu MHz"]).and_then(|mhz| mhz.parse::<f64>().ok()).unwrap_or(2000.0) * 1e6;
+    // Peaks as the instruction set allows: lanes × multiply-adds a cycle × 2. `measure` replaces them.
+    let bits = if caps.has("avx512f") {
+        512.0
+    } else if caps.has("avx2") && caps.has("fma") {
+        256.0
+    } else {
+        128.0
+    };
+    let ops = |lane_bits: f64| bits / lane_bits * 2.0 * 2.0 * caps.clock_hz * f64::from(caps.units);
+    let (f64s, f32s) = (ops(64.0), ops(32.0));
+    let int8 = if caps.has("avx512vnni") || caps.has("avxvnni") || caps.has("dotprod") { 4.0 * f32s } else { f32s };
+    let bf16 = if caps.has("avx512bf16") || caps.has("bf16") { 2.0 * f32s } else { f32s };
+    caps.rates = Rates::uniform(f32s)
+        .with(&[DType::F64], f64s)
+        .with(&[DType::Bf16], bf16)
+        .with(&[DType::I8, DType::U8, DType::I4, DType::U4], int8);
+    caps.mma = DTypes::NONE;
+    // Two to eight channels of DDR4/5 feed 10–20 GB/s to each of the first cores.
+    caps.bytes_per_s = 12e9 * f64::from(caps.units.min(16));
+    caps.launch_ns = 300;
+    caps
+}
+
+fn arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "x86-64",
+        other => other,
+    }
+}
+
+macro_rules! detect {
+    ($detected:ident: $($feature:tt)*) => {
+        [$(($feature, std::arch::$detected!($feature))),*].into_iter().filter_map(|(name, has)| has.then_some(name))
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn features() -> Vec<&'static str> {
+    detect!(is_x86_feature_detected: "sse4.1" "avx" "avx2" "fma" "f16c" "bmi2" "gfni" "avx512f" "avx512bw" "avx512dq"
+        "avx512vl" "avx512vbmi" "avx512vbmi2" "avx512vnni" "avx512bf16" "avx512fp16" "avx512vpopcntdq" "avxvnni")
+    .collect()
+}
+
+#[cfg(target_arch = "aarch64")]
+fn features() -> Vec<&'static str> {
+    detect!(is_aarch64_feature_detected: "neon" "fp16" "dotprod" "bf16" "i8mm" "sve" "sve2").collect()
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn features() -> Vec<&'static str> {
+    Vec::new()
+}
+
+/// Bytes of the data or unified cache of `level` that the first core sees.
+fn cache(level: u32) -> Option<u64> {
+    let root = Path::new("/sys/devices/system/cpu/cpu0/cache");
+    (0..8).find_map(|i| {
+        let folder = root.join(format!("index{i}"));
+        let text = |file: &str| read(folder.join(file));
+        if text("level").trim() != level.to_string() || text("type").trim() == "Instruction" {
+            return None;
+        }
+        let size = text("size");
+        let size = size.trim();
+        let digits = size.trim_end_matches(['K', 'M', 'G']);
+        let unit = match &size[digits.len()..] {
+            "K" => 1 << 10,
+            "M" => 1 << 20,
+            "G" => 1 << 30,
+            _ => 1,
+        };
+        digits.parse::<u64>().ok().map(|n| n * unit)
+    })
+}
+
+/// Memory that an allocation may still get, as the kernel and the control group see it.
+pub(crate) fn memory_now(total: u64) -> MemoryInfo {
+    let available = limit("/proc/meminfo", "MemAvailable:").unwrap_or(total);
+    let group = cgroup_limit().map(|limit| limit.saturating_sub(number(CGROUP_USED).unwrap_or(0)));
+    // Where the kernel tells nothing, the allocator has the last word.
+    let free = available.min(group.unwrap_or(u64::MAX));
+    let total = if total == 0 { u64::MAX } else { total };
+    MemoryInfo { free: if available == 0 { total } else { free }, total }
+}
+
+const CGROUP_USED: &str = "/sys/fs/cgroup/memory.current";
+
+fn cgroup_limit() -> Option<u64> {
+    number("/sys/fs/cgroup/memory.max")
+}
+
+fn number(path: &str) -> Option<u64> {
+    read(path).trim().parse().ok()
+}
+
+/// Bytes on the line of `path` that starts with `key` and counts kilobytes.
+fn limit(path: &str, key: &str) -> Option<u64> {
+    let text = read(path);
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kb| kb << 10)
+}
+
+/// The value of the first of `keys` in a file of `key : value` lines.
+fn field(text: &str, keys: &[&str]) -> Option<String> {
+    keys.iter().find_map(|key| {
+        text.lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(k, _)| k.trim() == *key)
+            .map(|(_, v)| v.trim().into())
+    })
+}
+
+/// A file's text, empty if it cannot be read: absent on other systems and in some containers.
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_has_a_name_memory_and_rates() {
+        let info = info();
+        assert!(!info.name.is_empty());
+        assert!(info.caps.units >= 1 && info.caps.bytes_per_s > 0.0);
+        assert!(info.caps.rates.get(DType::F32) >= info.caps.rates.get(DType::F64));
+        let memory = memory_now(info.caps.memory_bytes);
+        assert!(memory.free <= memory.total, "{memory:?}");
+    }
+
+    #[test]
+    fn fields_are_found_by_their_whole_key() {
+        assert_eq!(field("model\t\t: 1\nmodel name\t: X 2\n", &["model name"]), Some("X 2".into()));
+        assert_eq!(field("", &["model name"]), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! Device memory is host memory: an address is a pointer.
+
+use kp_hal::{Allocation, Buffer, DeviceId, ErrorKind, Result, Slice, SliceMut};
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    ptr::NonNull,
+    sync::Arc,
+};
+
+/// Every buffer starts on a multiple of this, in bytes: a cache line pair, and twice the widest vector.
+const ALIGN: usize = 256;
+
+/// Bytes of the host's heap.
+#[derive(Debug)]
+pub(crate) struct Host {
+    first: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the bytes have no owner but this value, and it only ever hands out their address.
+unsafe impl Send for Host {}
+// SAFETY: as above; a shared `Host` gives no access to the bytes.
+unsafe impl Sync for Host {}
+
+impl Host {
+    /// `bytes` zeroed bytes, or `None` if there is no room. Zeroed, so that reading what nothing wrote is defined;
+    /// large requests get untouched pages, which cost nothing until used.
+    pub(crate) fn new(bytes: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(bytes.max(1), ALIGN).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let first = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { first, layout })
+    }
+
+    pub(crate) fn first(&self) -> NonNull<u8> {
+        self.first
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // SAFETY: `first` came from `alloc_zeroed` with this layout and is freed once, here.
+        unsafe { dealloc(self.first.as_ptr(), self.layout) }
+    }
+}
+
+impl Allocation for Host {
+    fn host(&self) -> Option<NonNull<u8>> {
+        Some(self.first)
+    }
+}
+
+/// Allocates `bytes` for `device`, of which `free` of `total` are to be had.
+pub(crate) fn allocate(device: DeviceId, bytes: u64, free: u64, total: u64) -> Result<Buffer> {
+    let full = || ErrorKind::OutOfMemory { wanted: bytes, free, total };
+    // The allocator would promise more than there is and the process would be killed on first use.
+    if bytes > free {
+        return Err(full().into());
+    }
+    let host = usize::try_from(bytes).ok().and_then(Host::new).ok_or_else(full)?;
+    let addr = host.first.as_ptr().expose_provenance() as u64;
+    // SAFETY: the address names `bytes` bytes that live as long as `host`, which nothing else accesses.
+    Ok(unsafe { Buffer::from_raw(device, addr, bytes, Arc::new(host)) })
+}
+
+/// The bytes of a view.
+///
+/// # Safety
+/// - The view's device is a CPU device, so its address is a pointer.
+/// - Nothing writes the bytes for `'a`.
+pub(crate) unsafe fn bytes<'a>(view: &Slice<'a>) -> &'a [u8] {
+    // SAFETY: a `Slice` names that many initialised bytes; the rest is the caller's promise, in order.
+    unsafe { std::slice::from_raw_parts(pointer(view.addr(), view.bytes()), view.bytes() as usize) }
+}
+
+/// The bytes of an exclusive view.
+///
+/// # Safety
+/// - The view's device is a CPU device, so its address is a pointer.
+/// - Nothing else accesses the bytes for as long as the result lives.
+pub(crate) unsafe fn bytes_mut<'a>(view: &'a SliceMut<'_>) -> &'a mut [u8] {
+    // SAFETY: a `SliceMut` names that many initialised bytes; the rest is the caller's promise, in order.
+    unsafe { std::slice::from_raw_parts_mut(pointer(view.addr(), view.bytes()), view.bytes() as usize) }
+}
+
+/// The pointer an address stands for; any aligned one for no bytes, whose address may be anything.
+fn pointer(addr: u64, bytes: u64) -> *mut u8 {
+    if bytes == 0 { NonNull::dangling().as_ptr() } else { std::ptr::with_exposed_provenance_mut(addr as usize) }
+}
