@@ -33,6 +33,7 @@ pub(crate) fn stems(tree: &Tree) -> Vec<Finding> {
                 );
             }
             findings.extend(wrong_name(file));
+            findings.extend(wrong_hash(file));
             let list = format!("{src}{op}/mod.rs");
             match tree.get(&list) {
                 None => findings.push(file.finding(1, format!("its op has no list: {list} is missing"))),
@@ -86,6 +87,22 @@ fn wrong_name(file: &File) -> Vec<Finding> {
             file.finding(file.source().line_of(at), format!("kernel \"{name}\" stands in {}", file.name()))
         })
         .collect()
+}
+
+/// A kernel whose measurements hang on a file of another stem: the copy that forgot to change its `include_bytes!`.
+fn wrong_hash(file: &File) -> Option<Finding> {
+    let source = file.source();
+    let hashed = |at: usize| {
+        let open = at + source.code[at..].find('"')? + 1;
+        let path = &file.text[open..open + source.code[open..].find('"')?];
+        Some((at, path.rsplit('/').next()?.split('.').next()?))
+    };
+    let hashed: Vec<(usize, &str)> = source.find_all("include_bytes!").filter_map(hashed).collect();
+    let (at, stem) = hashed.first().filter(|_| hashed.iter().all(|(_, stem)| *stem != file.stem()))?;
+    Some(file.finding(
+        source.line_of(*at),
+        format!("hashes {stem}, not {}: measurements would outlive changes", file.stem()),
+    ))
 }
 
 /// The constants of this file's kernel types, or the types where it has no constants, that the op's list lacks.

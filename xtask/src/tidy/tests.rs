@@ -237,6 +237,18 @@ const BAD: &[Bad] = &[
         found: "crates/kp-x/src/gemm/simd_v2.rs:1: v2 in a kernel's name; it says what it needs, its types, its idea",
     },
     Bad {
+        check: "stems",
+        files: &[
+            ("crates/kp-x/Cargo.toml", ""),
+            ("crates/kp-x/src/gemm/mod.rs", "use A;\n"),
+            (
+                "crates/kp-x/src/gemm/simd.rs",
+                "const NAME: &str = \"simd\";\nimpl Kernel<Gemm> for A {\n    f(include_bytes!(\"simt.rs\"))\n}\n",
+            ),
+        ],
+        found: "crates/kp-x/src/gemm/simd.rs:3: hashes simt, not simd: measurements would outlive changes",
+    },
+    Bad {
         check: "device-stems",
         files: &[
             ("crates/kp-x/Cargo.toml", ""),
