@@ -36,6 +36,6 @@ pub use dtype::{DType, DTypes};
 pub use error::{DriverError, Error, ErrorKind, Fault, Result};
 pub use kernel::{Kernel, KernelList, Kernels, Label, Launch, Nanos, Plan, source_hash};
 pub use memory::{Allocation, Buffer, MemoryKind, Slice, SliceMut};
-pub use op::{AnyProblem, ArgError, Args, BadProblem, Op, Problem, Repro, Spec};
+pub use op::{AnyProblem, ArgError, Args, BadProblem, Op, OpSpec, Problem, Repro, Spec};
 pub use support::{Support, Unsupported, Variant, Variants};
 pub use text::Real;

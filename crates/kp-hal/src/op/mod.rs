@@ -55,11 +55,17 @@ pub trait Op: Sized + Send + Sync + 'static {
     /// The first word of its problems: `gemm`.
     const NAME: &'static str = <Self::Spec as Spec>::NAME;
     /// What may be asked.
-    type Spec: Spec;
+    type Spec: OpSpec<Op = Self>;
     /// What a launch takes.
     type Args<'a>: Args<'a>;
     /// This op's list in a backend's table.
     fn kernels(table: &Kernels) -> KernelList<Self>;
+}
+
+/// A spec that knows its op, so that `plan(&problem)` needs no type written out.
+pub trait OpSpec: Spec {
+    /// The operation it describes.
+    type Op: Op<Spec = Self>;
 }
 
 /// Ties marker, spec, arguments, problem alias and list together.
@@ -75,6 +81,10 @@ macro_rules! op {
             fn kernels(table: &$crate::Kernels) -> $crate::KernelList<Self> {
                 table.$field
             }
+        }
+
+        impl $crate::op::OpSpec for $spec {
+            type Op = $op;
         }
 
         #[doc = concat!("A [`", stringify!($spec), "`] that was checked.")]
