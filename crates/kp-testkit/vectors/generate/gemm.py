@@ -134,15 +134,18 @@ def scaled():
     both("e2m1_nv", (1, 4, 6, 48), "e2m1@nv", "e2m1@nv", "bf16")
     both("e4m3_e2m1_mx", (1, 4, 6, 64), "e4m3@mx", "e2m1@mx", "f32")
     both("i8_row", (1, 5, 7, 40), "i8@row", "i8@row", "f32")
+    both("e4m3_row_batch", (3, 4, 6, 32), "e4m3@row", "e4m3@row", "f32")
+    both("e2m1_mx_batch", (2, 3, 5, 64), "e2m1@mx", "e2m1@mx", "f32")
 
 
 def both(name, dims, ta, tb, td):
     batch, m, n, k = dims
     g = rng("gemm" + name)
-    a, a_operands = narrow(g, "a", ta, m, k)
-    b, b_operands = narrow(g, "b", tb, n, k)
+    a, a_operands = several(g, "a", ta, batch, m, k)
+    b, b_operands = several(g, "b", tb, batch, n, k)
+    b = b.transpose(1, 2)
     problem = f"gemm {batch}x{m}x{n}x{k} {ta}:{tb}:{td} b=col"
-    write(name, problem, a_operands | b_operands, {"d": a @ b.T}, f"{TORCH}, matmul in f64 of decoded operands", bound(a, b.T))
+    write(name, problem, a_operands | b_operands, {"d": a @ b}, f"{TORCH}, matmul in f64 of decoded operands", bound(a, b))
 
 
 def weight_only():
@@ -162,6 +165,13 @@ def weight_only():
         problem = f"gemm 1x{m}x{n}x{k} bf16:{tb}:f32 b=col"
         source = f"{TORCH}, matmul in f64 of decoded operands"
         write(name, problem, {"a": a} | operands, {"d": a.double() @ b.T}, source, bound(a, b.T))
+
+
+def several(g, operand, text, batch, rows, cols):
+    """`narrow`, one matrix behind the other; what belongs to a whole tensor is drawn for one matrix only."""
+    assert batch == 1 or not text.endswith(("@tensor", "@nv"))
+    values, operands = zip(*(narrow(g, operand, text, rows, cols) for _ in range(batch)))
+    return torch.stack(values), {key: torch.stack([o[key] for o in operands]) for key in operands[0]}
 
 
 def narrow(g, operand, text, rows, cols):
@@ -289,6 +299,24 @@ def grouped():
         d[i, :count] = F.relu(a[i, :count].double() @ b[i].double() + bias[i].double())
     problem = f"grouped_gemm {groups}x{m}x{n}x{k} f32:f32:f32 bias=f32 act=relu grouping=masked"
     write("masked_bias_relu", problem, {"a": a, "b": b, "groups": counts, "bias": bias}, {"d": d}, source + ", relu")
+
+    groups, m, n, k = 2, 7, 130, 144
+    offsets = torch.tensor([0, 3, 7], dtype=torch.int32)
+    a, a_operands = narrow(g, "a", "e4m3@1x128", m, k)
+    b, b_operands = several(g, "b", "e4m3@128x128", groups, n, k)
+    d = torch.cat([a[:3] @ b[0].T, a[3:] @ b[1].T])
+    problem = f"grouped_gemm {groups}x{m}x{n}x{k} e4m3@1x128:e4m3@128x128:bf16 b=col"
+    write("e4m3_blocks", problem, a_operands | b_operands | {"groups": offsets}, {"d": d}, source, bound(a, b[0].T))
+
+    m, n, k = 4, 10, 16
+    counts = torch.tensor([1, 4], dtype=torch.int32)
+    a, b = normal(g, (groups, m, k), "bf16"), normal(g, (groups, k, n), "bf16")
+    d = torch.full((groups, m, n // 2), torch.nan, dtype=torch.float64)
+    for i, count in enumerate(counts.tolist()):
+        gated, up = (a[i, :count].double() @ b[i].double()).chunk(2, dim=-1)
+        d[i, :count] = F.silu(gated) * up
+    problem = f"grouped_gemm {groups}x{m}x{n}x{k} bf16:bf16:bf16 act=silu gate=halves grouping=masked"
+    write("masked_swiglu", problem, {"a": a, "b": b, "groups": counts}, {"d": d}, source + ", silu")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,8 @@ def main():
     ]:
         integer(*args)
     nf4("nf4_g64", 3, 128)
+    given("e4m3_row_given", 4, 24, "e4m3@row")
+    given("i8_tensor_given", 4, 24, "i8@tensor")
     dequantize()
 
 
@@ -208,6 +210,24 @@ def nf4(name, rows, cols):
     expect = {"q": swapped, "scale": scale}
     source = f"bitsandbytes {bitsandbytes.__version__} on {TORCH}, quantize_4bit, halves of bytes swapped"
     write(name, f"quantize {rows}x{cols} f32:nf4@g64/f32", {"x": x}, expect, source)
+
+
+def given(name, rows, cols, format):
+    """Scales of an earlier tensor, powers of two so that a division is exact; some numbers are past the largest code."""
+    dtype, scheme = format.split("@")
+    block = blocks_of(scheme, rows, cols)
+    g = rng("q" + name)
+    x = normal(g, (rows, cols), "f32", 3.0)
+    x[:, :2] = x[:, :2].abs() * 1000  # positive: whether I8 may saturate to -128 is not asked here
+    shape = (rows // block[0], cols // block[1])
+    scale = torch.exp2(torch.randint(-3, 2, shape, generator=g).float())
+    if dtype == "i8":
+        q = quantize_affine(x, block, scale, torch.zeros(shape, dtype=torch.int32), torch.int8, -127, 127)
+        function = "quantize_affine"
+    else:
+        q, function = _quantize_affine_float8(x, scale, DTYPES[dtype]), "_quantize_affine_float8"
+    source = f"{TORCHAO} on {TORCH}, {function}"
+    write(name, f"quantize {rows}x{cols} f32:{format} scales=given", {"x": x, "given_scale": scale}, {"q": q}, source)
 
 
 def dequantize():
