@@ -53,7 +53,7 @@ pub struct QuantizeSpec {
 /// How amax / MAX becomes a scale.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum ScaleRule {
-    /// To the nearest number of the scale's type; for E8M0 a power of two, ties to the even code.
+    /// To the nearest number of the scale's type; for E8M0 a power of two, ties to the larger.
     Nearest,
     /// `2^(floor(log2 amax) − floor(log2 MAX))`, the rule of OCP Microscaling 1.0, section 6.3. Numbers may saturate.
     Floor,
