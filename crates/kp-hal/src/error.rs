@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Unsupported(Vec<(&'static str, Unsupported)>),
     /// The caller passed buffers that do not fit the problem.
     BadArgs(ArgError),
+    /// The caller passed tensors that do not go together. Found above this crate, before there is a problem.
+    BadOperands(BadOperands),
     /// A call that cannot be recorded was made while capturing.
     NotCapturable {
         /// The call.
@@ -48,6 +50,17 @@ pub enum ErrorKind {
     Driver(DriverError),
     /// Work submitted earlier failed. Sticky: the queue returns it until dropped.
     Fault(Fault),
+}
+
+/// Tensors that do not go together; prints as `matmul: a is 4x5, b is 6x7: columns of a must equal rows of b`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadOperands {
+    /// What was called: `matmul`.
+    pub op: &'static str,
+    /// Each tensor that matters: its name, and its shape or format.
+    pub operands: Vec<(&'static str, String)>,
+    /// What should hold.
+    pub rule: Cow<'static, str>,
 }
 
 /// A driver's refusal.
@@ -109,7 +122,7 @@ macro_rules! from {
         }
     )*};
 }
-from!(ArgError => BadArgs, BadProblem => BadProblem, DriverError => Driver, Fault => Fault);
+from!(ArgError => BadArgs, BadOperands => BadOperands, BadProblem => BadProblem, DriverError => Driver, Fault => Fault);
 
 impl std::error::Error for Error {}
 
@@ -135,10 +148,21 @@ impl fmt::Display for ErrorKind {
                 }
             },
             Self::BadArgs(bad) => bad.fmt(f),
+            Self::BadOperands(bad) => bad.fmt(f),
             Self::NotCapturable { what } => write!(f, "{what} cannot be captured"),
             Self::Driver(driver) => driver.fmt(f),
             Self::Fault(fault) => fault.fmt(f),
         }
+    }
+}
+
+impl fmt::Display for BadOperands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op)?;
+        for (i, (name, is)) in self.operands.iter().enumerate() {
+            write!(f, "{} {name} is {is}", if i == 0 { ':' } else { ',' })?;
+        }
+        write!(f, ": {}", self.rule)
     }
 }
 
@@ -187,6 +211,12 @@ mod tests {
             "work between marks 3 and 5 failed: cuStreamSynchronize returned 700: illegal address; \
              launched there: simt_f32, sm90_bf16; the device is lost"
         );
+        let shapes = BadOperands {
+            op: "matmul",
+            operands: vec![("a", "4x5".into()), ("b", "6x7".into())],
+            rule: "columns of a must equal rows of b".into(),
+        };
+        assert_eq!(Error::from(shapes).to_string(), "matmul: a is 4x5, b is 6x7: columns of a must equal rows of b");
         let full = Error::from(ErrorKind::OutOfMemory { wanted: 10, free: 4, total: 8 });
         assert_eq!(full.to_string(), "out of memory: wanted 10 bytes, 4 of 8 are free");
     }
