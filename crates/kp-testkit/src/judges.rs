@@ -1,0 +1,50 @@
+//! The table of judges, one row per op.
+
+use crate::{
+    fill::Fill,
+    judge::{Depth, Fewer, Judge, Output, Property},
+    operands::Operands,
+};
+use kp_hal::op::{Op, Problem};
+use std::any::Any;
+
+/// The functions of one op's [`Judge`], so that code generic over `Op` alone can find them with [`judge_of`].
+pub struct Judged<O: Op> {
+    /// [`Judge::cases`].
+    pub cases: fn(Depth) -> Vec<String>,
+    /// [`Judge::floor`].
+    pub floor: fn() -> &'static [&'static str],
+    /// [`Judge::inputs`].
+    pub inputs: fn(&Problem<O::Spec>, &mut Fill) -> Operands,
+    /// [`Judge::cost`].
+    pub cost: fn(&Problem<O::Spec>) -> f64,
+    /// [`Judge::reference`].
+    pub reference: fn(&Problem<O::Spec>, &Operands) -> Vec<Output>,
+    /// [`Judge::special`].
+    pub special: fn(&Problem<O::Spec>) -> bool,
+    /// [`Judge::properties`].
+    pub properties: fn() -> &'static [Property<O>],
+    /// [`Judge::fewer_rows`].
+    pub fewer_rows: fn(&Problem<O::Spec>, &Operands) -> Option<Fewer<O>>,
+}
+
+impl<O: Judge> Judged<O> {
+    const ROW: Self = Self {
+        cases: O::cases,
+        floor: O::floor,
+        inputs: O::inputs,
+        cost: O::cost,
+        reference: O::reference,
+        special: O::special,
+        properties: O::properties,
+        fewer_rows: O::fewer_rows,
+    };
+}
+
+/// How op `O` is judged, if it has a row.
+pub fn judge_of<O: Op>() -> Option<&'static Judged<O>> {
+    TABLE.iter().find_map(|row| (*row as &dyn Any).downcast_ref())
+}
+
+/// One row per op, in the order of names: `&Judged::<op::Gemm>::ROW`.
+static TABLE: &[&(dyn Any + Send + Sync)] = &[];
