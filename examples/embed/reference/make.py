@@ -46,12 +46,9 @@ def main(wheel):
     token_ids = [tokenizer.encode(sentence).ids for sentence in sentences]
     embeddings = torch.stack([embed(model, ids) for ids in token_ids])
 
-    versions = {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "weights_sha256": SHA256["model.safetensors"],
-    }
-    save_file({"embeddings": embeddings}, HERE / "embeddings.safetensors", metadata=versions)
+    # One key only: the library writes several in an order that changes from run to run.
+    made_by = f"torch {torch.__version__}, transformers {transformers.__version__}, weights {SHA256['model.safetensors']}"
+    save_file({"embeddings": embeddings}, HERE / "embeddings.safetensors", metadata={"made_by": made_by})
     (HERE / "token_ids.json").write_text("[\n" + ",\n".join(json.dumps(ids) for ids in token_ids) + "\n]\n")
     print(f"{len(sentences)} sentences, {min(map(len, token_ids))} to {max(map(len, token_ids))} tokens")
 
