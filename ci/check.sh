@@ -14,7 +14,7 @@ step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
 step "features"
-# kp-core with its default, with nothing, and with each backend alone; `cargo xtask tidy` keeps the list complete.
+# kp-core with its default, with nothing, with each feature alone, with all; `cargo xtask tidy` keeps the list complete.
 features=(
     cpu  # kp-cpu
     null # kp-null
@@ -25,6 +25,7 @@ for feature in "${features[@]}"; do
     echo "kp-core with $feature alone"
     cargo check -p kp-core --no-default-features --features "$feature"
 done
+cargo check -p kp-core --all-features
 cargo check -p kp-hal --all-features
 
 step "rust-version"

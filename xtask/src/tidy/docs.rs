@@ -2,7 +2,6 @@
 
 use super::{
     Finding,
-    arrows::is_backend,
     manifest::Manifest,
     tree::{File, Tree},
 };
@@ -102,19 +101,19 @@ pub(crate) fn commands(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The list of kp-core's features in `ci/check.sh` has a line `name # kp-name` for each backend.
+/// The list of kp-core's features in `ci/check.sh` has a line for each that its manifest has, which starts with its name.
 pub(crate) fn features(tree: &Tree) -> Vec<Finding> {
     let (Some(core), Some(check)) = (tree.get("crates/kp-core/Cargo.toml"), tree.get("ci/check.sh")) else {
         return Vec::new();
     };
     let Ok(core) = Manifest::parse(core) else { return Vec::new() };
-    let mut findings = Vec::new();
-    for dependency in core.dependencies().iter().filter(|on| on.is_optional() && is_backend(&on.name)) {
-        let feature = dependency.name.trim_start_matches("kp-");
-        let row = [feature, "#", &dependency.name];
-        if !check.text.lines().any(|line| line.split_whitespace().eq(row)) {
-            findings.push(check.finding(check.line_with("features=("), format!("lacks the line `{}`", row.join(" "))));
-        }
-    }
-    findings
+    let features = core.at(&["features"]).and_then(|item| item.as_table_like());
+    let names =
+        features.into_iter().flat_map(|table| table.iter()).map(|(name, _)| name).filter(|name| *name != "default");
+    let listed: Vec<&str> =
+        check.text.lines().skip_while(|line| *line != "features=(").take_while(|line| *line != ")").collect();
+    let lacks = names.filter(|name| !listed.iter().any(|line| line.split_whitespace().next() == Some(name)));
+    lacks
+        .map(|name| check.finding(check.line_with("features=("), format!("lacks the feature {name} of kp-core")))
+        .collect()
 }

@@ -64,7 +64,7 @@ pub(crate) const CHECKS: &[Check] = &[
     Check { name: "unwraps", rule: "a panic names the broken invariant", run: text::unwraps },
     Check { name: "links", rule: "links between documents lead somewhere", run: docs::links },
     Check { name: "commands", rule: "the README's test command is the one CI runs", run: docs::commands },
-    Check { name: "ci-features", rule: "CI checks each of kp-core's backends alone", run: docs::features },
+    Check { name: "ci-features", rule: "CI checks each feature of kp-core alone", run: docs::features },
     Check {
         name: "generated",
         rule: "committed generated files are what their generators make",

@@ -85,8 +85,9 @@ fn doc_above(file: &File, line: usize) -> String {
 const PLACES: &[&str] = &["crates/kp-hal/src/kernel.rs", "crates/kp-hal/src/device.rs"];
 
 /// Files of a backend's `src` that speak to its driver, its threads or its memory, make plans for all its
-/// kernels, or measure the hardware with instructions it may not have.
-const DRIVER: &[&str] = &["device.rs", "driver.rs", "kernel.rs", "memory.rs", "peaks.rs", "queue.rs", "threads.rs"];
+/// kernels, measure the hardware with instructions it may not have, or write what all its kernels write.
+const DRIVER: &[&str] =
+    &["device.rs", "driver.rs", "kernel.rs", "memory.rs", "peaks.rs", "queue.rs", "store.rs", "threads.rs"];
 
 /// What a test or bench may be unsafe for: an allocator that counts, and the promises of kp-hal.
 const IN_TESTS: &[&str] = &["GlobalAlloc", "Plan::new", "adopt_queue", "external", "from_raw", "replay"];

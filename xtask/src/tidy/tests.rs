@@ -386,13 +386,10 @@ const BAD: &[Bad] = &[
     Bad {
         check: "ci-features",
         files: &[
-            (
-                "crates/kp-core/Cargo.toml",
-                "[dependencies]\nkp-amd = { optional = true }\nkp-cpu = { optional = true }\nserde = { optional = true }\n",
-            ),
-            ("ci/check.sh", "features=(\n    cpu  # kp-cpu\n)\n"),
+            ("crates/kp-core/Cargo.toml", "[features]\ndefault = [\"cpu\"]\ncpu = []\namd = []\n"),
+            ("ci/check.sh", "amd\nfeatures=(\n    cpu  # kp-cpu\n)\n"),
         ],
-        found: "ci/check.sh:1: lacks the line `amd # kp-amd`",
+        found: "ci/check.sh:2: lacks the feature amd of kp-core",
     },
 ];
 
