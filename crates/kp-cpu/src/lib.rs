@@ -4,6 +4,7 @@
 //! when it returns: parallel inside, on one pool of threads for the whole process.
 //! `KP_THREADS` bounds the pool.
 
+mod act;
 mod caps;
 mod device;
 mod kernel;
@@ -11,6 +12,7 @@ mod memory;
 mod numbers;
 mod peaks;
 mod queue;
+mod store;
 mod threads;
 
 pub use device::Cpu;

@@ -41,6 +41,8 @@ pub(crate) trait Real:
     fn exp(self) -> Self;
     fn ln(self) -> Self;
     fn tanh(self) -> Self;
+    /// 1 − erf, accurate where it is tiny.
+    fn erfc(self) -> Self;
     fn abs(self) -> Self;
     fn is_nan(self) -> bool;
     fn is_finite(self) -> bool;
@@ -51,7 +53,7 @@ pub(crate) trait Real:
 }
 
 macro_rules! real {
-    ($t:ident, $other:ident) => {
+    ($t:ident, $erfc:ident) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -94,6 +96,10 @@ macro_rules! real {
                 <$t>::tanh(self)
             }
             #[inline(always)]
+            fn erfc(self) -> Self {
+                libm::$erfc(self)
+            }
+            #[inline(always)]
             fn abs(self) -> Self {
                 <$t>::abs(self)
             }
@@ -116,8 +122,8 @@ macro_rules! real {
         }
     };
 }
-real!(f32, f64);
-real!(f64, f32);
+real!(f32, erfcf);
+real!(f64, erfc);
 
 /// Reads `out.len()` elements from element `start` of `src` on.
 ///
