@@ -1,3 +1,47 @@
 //! Finds the hardware, ranks its kernels, plans once, launches fast.
+//!
+//! ```text
+//! Problem ─ supports ▶ candidates ─ estimate / measured ▶ rank ─ plan ▶ Plan ─ launch ▶ Queue
+//! ```
+//!
+//! | file | what it answers |
+//! |---|---|
+//! | [`engine`] | one device, opened, and everything below for it |
+//! | `backends` | which backends are compiled in; the only file that names them |
+//! | [`registry`] | which devices there are, which is best, which was asked for |
+//! | [`mod@candidates`] | which kernels can solve a problem, and why the others cannot |
+//! | [`mod@rank`] | which of them is fastest: as measured, else as estimated |
+//! | [`wisdom`] | what was measured before, on disk |
+//! | [`tune`] | what is measured now, on request only |
+//! | [`plan_cache`] | plan once |
+//! | [`dispatcher`] | launch many times |
+//! | [`explain`] | all of the above for one problem, to read |
+//! | [`env`] | the environment variables, read in one place |
+//! | [`buckets`] | sizes to pad to, so that a few plans serve many sizes |
+//!
+//! Nothing here looks inside a problem or a buffer: ops come from `kp-hal`, kernels from the backends.
 
+mod backends;
 pub mod buckets;
+pub mod candidates;
+pub mod dispatcher;
+pub mod engine;
+pub mod env;
+pub mod error;
+pub mod explain;
+pub mod plan_cache;
+pub mod rank;
+pub mod registry;
+
+pub mod wisdom;
+
+pub use candidates::{Candidate, Candidates, candidates};
+pub use dispatcher::Dispatcher;
+pub use engine::{Engine, EngineBuilder};
+pub use env::Env;
+pub use error::{Error, Result};
+pub use explain::Explanation;
+pub use kp_hal as hal;
+pub use rank::rank;
+
+pub use wisdom::Wisdom;

@@ -1,0 +1,189 @@
+//! Plans made so far on one device for one op. Shared by threads; read-mostly.
+
+use kp_hal::{Label, Op, Plan, Problem, Result};
+use std::{
+    cmp::Ordering::{Equal, Greater, Less},
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasherDefault, Hasher},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Most plans kept; the next one makes room.
+pub const CAPACITY: usize = 4096;
+
+/// Plans dropped at once when full, so that looking for the oldest is rare.
+const BATCH: usize = CAPACITY / 16;
+
+/// Most problems whose failed kernels are remembered.
+const FAILURES: usize = 256;
+
+type Map<O, T> = HashMap<Problem<<O as Op>::Spec>, T, BuildHasherDefault<Fold>>;
+
+/// Kernels that could not plan a problem, each with its error's words.
+pub type Failures = Vec<(Label, String)>;
+
+/// At most [`CAPACITY`] plans; the least recently used make room.
+///
+/// Time is counted in insertions, so that a hit writes nothing unless a plan was added since the last hit on it.
+pub struct PlanCache<O: Op> {
+    plans: RwLock<Map<O, Entry<O>>>,
+    failures: RwLock<Map<O, Failures>>,
+    now: AtomicU64,
+}
+
+struct Entry<O: Op> {
+    plan: Arc<Plan<O>>,
+    /// `now` at the last hit.
+    used: AtomicU64,
+}
+
+impl<O: Op> Default for PlanCache<O> {
+    fn default() -> Self {
+        Self { plans: RwLock::default(), failures: RwLock::default(), now: AtomicU64::new(0) }
+    }
+}
+
+impl<O: Op> fmt::Debug for PlanCache<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PlanCache({}: {} plans)", O::NAME, self.len())
+    }
+}
+
+// A panic while one of the locks is held can only be the map's own, so what it holds is whole: poison is ignored.
+impl<O: Op> PlanCache<O> {
+    /// The plan of `problem`, if there is one.
+    #[inline]
+    pub fn find(&self, problem: &Problem<O::Spec>) -> Option<Arc<Plan<O>>> {
+        let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = plans.get(problem)?;
+        // Relaxed, here and below: a stale clock evicts a plan a little early and is otherwise harmless.
+        let now = self.now.load(Ordering::Relaxed);
+        if entry.used.load(Ordering::Relaxed) != now {
+            entry.used.store(now, Ordering::Relaxed);
+        }
+        Some(entry.plan.clone())
+    }
+
+    /// The plan of `problem`, made by `make` if there is none. No lock is held meanwhile; of two threads that make
+    /// the same plan at once, both get the one that was ready first.
+    ///
+    /// # Errors
+    /// What `make` returned; nothing is kept then.
+    #[inline]
+    pub fn find_or(&self, problem: &Problem<O::Spec>, make: impl FnOnce() -> Result<Plan<O>>) -> Result<Arc<Plan<O>>> {
+        match self.find(problem) {
+            Some(plan) => Ok(plan),
+            None => Ok(self.insert(make()?)),
+        }
+    }
+
+    #[cold]
+    fn insert(&self, plan: Plan<O>) -> Arc<Plan<O>> {
+        let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
+        if plans.len() >= CAPACITY && !plans.contains_key(plan.problem()) {
+            make_room(&mut plans);
+        }
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        let entry = plans.entry(*plan.problem());
+        let entry = entry.or_insert_with(|| Entry { plan: Arc::new(plan), used: AtomicU64::new(now) });
+        entry.plan.clone()
+    }
+
+    /// How many plans there are.
+    pub fn len(&self) -> usize {
+        self.plans.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether there is no plan.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets all plans and failures. Plans in use live on.
+    pub fn clear(&self) {
+        self.plans.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.failures.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Remembers which kernels failed to plan `problem`, for as long as the cache is not cleared.
+    pub fn note_failures(&self, problem: &Problem<O::Spec>, failed: Failures) {
+        let mut failures = self.failures.write().unwrap_or_else(PoisonError::into_inner);
+        if failures.len() >= FAILURES {
+            failures.clear();
+        }
+        failures.insert(*problem, failed);
+    }
+
+    /// The kernels that failed when `problem` was planned.
+    pub fn failures(&self, problem: &Problem<O::Spec>) -> Failures {
+        self.failures.read().unwrap_or_else(PoisonError::into_inner).get(problem).cloned().unwrap_or_default()
+    }
+}
+
+/// Drops the `BATCH` plans not used for longest.
+fn make_room<O: Op>(plans: &mut Map<O, Entry<O>>) {
+    let mut ages: Vec<u64> = plans.values().map(|e| e.used.load(Ordering::Relaxed)).collect();
+    let (older, &mut age, _) = ages.select_nth_unstable(BATCH - 1);
+    // Several may share the age at which the batch ends; only as many of them go as are needed.
+    let mut of_that_age = BATCH - older.iter().filter(|&&used| used < age).count();
+    plans.retain(|_, entry| match entry.used.load(Ordering::Relaxed).cmp(&age) {
+        Less => false,
+        Equal if of_that_age > 0 => {
+            of_that_age -= 1;
+            false
+        }
+        Equal | Greater => true,
+    });
+}
+
+/// Multiply and fold: a few cycles per field, good enough for keys that kp makes itself.
+#[derive(Default, Clone, Copy)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, x: u64) {
+        let wide = u128::from(self.0 ^ x ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+        self.0 = wide as u64 ^ (wide >> 64) as u64;
+    }
+
+    #[inline]
+    fn write_u8(&mut self, x: u8) {
+        self.write_u64(x.into());
+    }
+
+    #[inline]
+    fn write_u16(&mut self, x: u16) {
+        self.write_u64(x.into());
+    }
+
+    #[inline]
+    fn write_u32(&mut self, x: u32) {
+        self.write_u64(x.into());
+    }
+
+    #[inline]
+    fn write_usize(&mut self, x: usize) {
+        self.write_u64(x as u64);
+    }
+
+    #[inline]
+    fn write_isize(&mut self, x: isize) {
+        self.write_u64(x as u64);
+    }
+}

@@ -1,0 +1,155 @@
+//! Arrays on a device, and what can be asked of them in one call.
+//!
+//! A [`Tensor`] is immutable and cheap to clone: clones, transposes, slices and most reshapes share one buffer. Each
+//! operation builds a problem, takes the best kernel of the engine (planned once per problem), allocates its result
+//! and enqueues the work on the engine's own queue; the result may be used at once, and only reading it back
+//! ([`Tensor::to_vec`]) waits. Who wants no allocation and no lock launches plans on queues of their own.
+//!
+//! Shapes are checked before there is a problem, so that an error speaks of the tensors that were passed.
+//! No operation moves data between devices. Those that need regular rows first copy a view that has none, as
+//! [`Tensor::contiguous`] does.
+
+mod attention;
+mod attention_backward;
+mod bucket;
+mod cast;
+mod create;
+mod element;
+mod gather;
+mod matmul;
+mod norm;
+mod pointwise;
+mod quantize;
+mod reduce;
+mod rope;
+mod run;
+mod shape;
+mod view;
+#[cfg(feature = "safetensors")]
+mod weights;
+
+pub use attention::{Attend, Pages};
+pub use attention_backward::AttentionGradients;
+pub use create::Parts;
+pub use element::Element;
+pub use gather::Sequences;
+pub use matmul::Epilogue;
+pub use norm::Norm;
+pub use quantize::formats;
+pub use reduce::Over;
+pub use rope::RopeTable;
+pub use view::MAX_RANK;
+#[cfg(feature = "safetensors")]
+pub use weights::Weights;
+
+use crate::Engine;
+use kp_hal::{Buffer, DType, Label, op::Format};
+use std::{fmt, sync::Arc};
+use view::Extent;
+
+/// Numbers of one format in up to [`MAX_RANK`] dimensions, on the device of one engine.
+#[derive(Clone)]
+pub struct Tensor {
+    engine: Engine,
+    data: Arc<Data>,
+    extent: Extent,
+    format: Format,
+    /// Whether the last two dimensions were exchanged since scales were computed; always `false` without scales.
+    flipped: bool,
+    how: How,
+}
+
+/// The buffers of a tensor.
+#[derive(Debug)]
+struct Data {
+    codes: Buffer,
+    scale: Option<Buffer>,
+    global: Option<Buffer>,
+    zero: Option<Buffer>,
+}
+
+/// How a tensor came to be; prints as `cpu/gemm/portable_f32#0`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum How {
+    /// Its numbers came from the host; prints as `host`.
+    Host,
+    /// A kernel made it.
+    Kernel {
+        /// The backend.
+        backend: &'static str,
+        /// The op.
+        op: &'static str,
+        /// The kernel and its variant.
+        label: Label,
+    },
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.pad("host"),
+            Self::Kernel { backend, op, label } => f.pad(&format!("{backend}/{op}/{label}")),
+        }
+    }
+}
+
+impl Tensor {
+    /// The engine it belongs to.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Its sizes, outermost first; empty for a single number.
+    pub fn shape(&self) -> &[usize] {
+        self.extent.sizes()
+    }
+
+    /// How many dimensions it has.
+    pub fn rank(&self) -> usize {
+        self.shape().len()
+    }
+
+    /// How many numbers it has.
+    pub fn len(&self) -> usize {
+        self.extent.count()
+    }
+
+    /// Whether it has no numbers.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Elements between neighbours in each dimension.
+    pub fn strides(&self) -> &[usize] {
+        self.extent.strides()
+    }
+
+    /// Type of its codes.
+    pub fn dtype(&self) -> DType {
+        self.format.dtype
+    }
+
+    /// Type of its codes, and how they are scaled.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// What made it: the backend, op and kernel of the operation, or the host. Views keep what made their buffer.
+    pub fn how(&self) -> How {
+        self.how
+    }
+
+    /// Bytes that its numbers and scales occupy on the device, shared ones included.
+    pub fn device_bytes(&self) -> u64 {
+        let Data { codes, scale, global, zero } = &*self.data;
+        let rest = [scale, global, zero].into_iter().flatten();
+        codes.bytes() + rest.map(Buffer::bytes).sum::<u64>()
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {}, {})", self.extent, self.format, self.how)
+    }
+}

@@ -1,0 +1,177 @@
+//! From tensors to a launch and back: addresses, allocation, errors.
+
+use super::{Data, Extent, How, Tensor};
+use crate::Engine;
+use kp_hal::{
+    BadOperands, BadProblem, Buffer, DType, Error, MemoryKind, Op, OpSpec, Result, Slice, SliceMut, Spec,
+    op::{Align, Format},
+};
+use std::{borrow::Cow, sync::Arc};
+
+/// One launch in the making: remembers the least alignment of the operands it has seen.
+pub(super) struct Run<'e> {
+    engine: &'e Engine,
+    /// All addresses, ored together.
+    addrs: u64,
+}
+
+impl<'e> Run<'e> {
+    pub(super) fn new(engine: &'e Engine) -> Self {
+        Self { engine, addrs: 0 }
+    }
+
+    /// The bytes of a tensor from its first to its last element.
+    pub(super) fn read<'t>(&mut self, tensor: &'t Tensor) -> Slice<'t> {
+        let slice = tensor.codes();
+        if slice.bytes() > 0 {
+            self.addrs |= slice.addr();
+        }
+        slice
+    }
+
+    /// The same for an operand that may be absent.
+    pub(super) fn maybe<'t>(&mut self, tensor: Option<&'t Tensor>) -> Option<Slice<'t>> {
+        tensor.map(|tensor| self.read(tensor))
+    }
+
+    /// Takes note of a part of a result that does not start where its buffer does.
+    pub(super) fn wrote(&mut self, part: &SliceMut<'_>) {
+        if part.bytes() > 0 {
+            self.addrs |= part.addr();
+        }
+    }
+
+    /// Checks, plans unless that was done before, and enqueues.
+    pub(super) fn launch<S: OpSpec>(self, spec: S, args: &<S::Op as Op>::Args<'_>) -> Result<How> {
+        let align = Align::default().min(Align::of_addr(self.addrs));
+        let problem = spec.build()?.with_align(align);
+        let plan = self.engine.plan(&problem)?;
+        self.engine.with_queue(|queue| plan.launch(queue, args))?;
+        Ok(How::Kernel { backend: self.engine.backend_name(), op: S::NAME, label: plan.label() })
+    }
+}
+
+/// A result before it is computed. Nothing else can name its buffers yet, so kernels may write them.
+pub(super) struct Output {
+    pub(super) data: Data,
+    extent: Extent,
+    format: Format,
+}
+
+impl Output {
+    /// Room for `sizes` numbers, tight, and their scales; the format sees all but the last dimension as rows.
+    pub(super) fn new(engine: &Engine, sizes: &[usize], format: impl Into<Format>) -> Result<Self> {
+        let format = format.into();
+        let extent = tight(sizes, format.dtype)?;
+        let (rows, cols) = extent.rows_and_cols();
+        let scales = format.scale_count(dim("rows", rows)?, dim("columns", cols)?);
+        let alloc = |on: bool, dtype: DType, elements: u64| {
+            on.then(|| alloc(engine, dtype.bytes(elements))).transpose()
+        };
+        let scale_dtype = format.scale_dtype();
+        let data = Data {
+            codes: self::alloc(engine, format.dtype.bytes(extent.span() as u64))?,
+            scale: alloc(scale_dtype.is_some(), scale_dtype.unwrap_or(DType::F32), scales)?,
+            global: alloc(format.has_global(), DType::F32, 1)?,
+            zero: alloc(format.has_zero(), DType::U8, scales)?,
+        };
+        Ok(Self { data, extent, format })
+    }
+
+    /// Type of its codes.
+    pub(super) fn dtype(&self) -> DType {
+        self.format.dtype
+    }
+
+    /// The tensor, once a kernel that fills it is enqueued.
+    pub(super) fn finish(self, engine: &Engine, how: How) -> Tensor {
+        let Self { data, extent, format } = self;
+        Tensor { engine: engine.clone(), data: Arc::new(data), extent, format, flipped: false, how }
+    }
+}
+
+/// `bytes` bytes on the engine's device.
+pub(super) fn alloc(engine: &Engine, bytes: u64) -> Result<Buffer> {
+    engine.device().clone().alloc(bytes, MemoryKind::Device)
+}
+
+impl Tensor {
+    /// The bytes from the first to the last element.
+    pub(super) fn codes(&self) -> Slice<'_> {
+        let dtype = self.format.dtype;
+        let start = dtype.bytes(self.extent.start as u64);
+        let bytes = dtype.bytes(self.extent.span() as u64);
+        // An empty part of a buffer may begin past its end.
+        let start = if bytes == 0 { 0 } else { start };
+        self.data.codes.slice().at(start..start + bytes)
+    }
+
+    pub(super) fn scale(&self) -> Option<Slice<'_>> {
+        self.data.scale.as_ref().map(Buffer::slice)
+    }
+
+    pub(super) fn global(&self) -> Option<Slice<'_>> {
+        self.data.global.as_ref().map(Buffer::slice)
+    }
+
+    pub(super) fn zero(&self) -> Option<Slice<'_>> {
+        self.data.zero.as_ref().map(Buffer::slice)
+    }
+
+    /// Shape and format as messages write them.
+    pub(super) fn describe(&self) -> String {
+        format!("{} {}", self.extent, self.format)
+    }
+
+    /// Refuses a tensor with scales where plain numbers are needed.
+    pub(super) fn plain(&self, op: &'static str, name: &'static str) -> Result<()> {
+        if self.format.scale_dtype().is_none() {
+            return Ok(());
+        }
+        Err(refuse(op, [(name, self.describe())], "it must not be scaled: dequantize it first"))
+    }
+
+    /// Refuses a tensor that is not `count` numbers without gaps.
+    pub(super) fn vector(&self, op: &'static str, name: &'static str, count: usize) -> Result<Self> {
+        self.plain(op, name)?;
+        if self.len() != count {
+            return Err(refuse(op, [(name, self.extent.to_string())], format!("it must have {count} numbers")));
+        }
+        self.contiguous()
+    }
+
+    /// The same for a vector of one type.
+    pub(super) fn vector_of(&self, op: &'static str, name: &'static str, count: usize, dtype: DType) -> Result<Self> {
+        if self.format.dtype != dtype {
+            return Err(refuse(op, [(name, self.describe())], format!("it must be {dtype}")));
+        }
+        self.vector(op, name, count)
+    }
+}
+
+/// Sizes in rows without gaps.
+pub(super) fn tight(sizes: &[usize], dtype: DType) -> Result<Extent> {
+    let too_large = |what, max, got| BadProblem::TooLarge { what, max, got };
+    Extent::tight(sizes, dtype).ok_or_else(|| {
+        if sizes.len() > super::MAX_RANK {
+            too_large("the rank", super::MAX_RANK as u64, sizes.len() as u64).into()
+        } else {
+            too_large("elements", i64::MAX as u64, u64::MAX).into()
+        }
+    })
+}
+
+/// A size as problems have it.
+pub(super) fn dim(what: &'static str, size: usize) -> Result<u32> {
+    let got = size as u64;
+    size.try_into().map_err(|_| BadProblem::TooLarge { what, max: u32::MAX.into(), got }.into())
+}
+
+/// The error of tensors that do not go together.
+pub(super) fn refuse<const N: usize>(
+    op: &'static str,
+    operands: [(&'static str, String); N],
+    rule: impl Into<Cow<'static, str>>,
+) -> Error {
+    BadOperands { op, operands: operands.into(), rule: rule.into() }.into()
+}

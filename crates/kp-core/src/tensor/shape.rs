@@ -1,0 +1,115 @@
+//! The same numbers seen differently; nothing is moved unless said.
+
+use super::{
+    Tensor,
+    run::{refuse, tight},
+    view::{Extent, shape_text},
+};
+use kp_hal::Result;
+use std::ops::Range;
+
+impl Tensor {
+    /// The last two dimensions exchanged; a vector or a single number is its own transpose.
+    #[must_use]
+    pub fn t(&self) -> Self {
+        let rank = self.rank();
+        if rank < 2 {
+            return self.clone();
+        }
+        let flipped = self.format.scale_dtype().is_some() && !self.flipped;
+        Self { flipped, ..self.viewed(self.extent.swapped(rank - 2, rank - 1)) }
+    }
+
+    /// Dimensions `a` and `b` exchanged.
+    ///
+    /// # Errors
+    /// `BadOperands` if there is no such dimension, or if the tensor has scales: those only [`Tensor::t`] turns.
+    pub fn swap_dims(&self, a: usize, b: usize) -> Result<Self> {
+        self.plain("swap_dims", "x")?;
+        if a.max(b) >= self.rank() {
+            return Err(refuse("swap_dims", [("x", self.describe())], format!("it has no dimension {}", a.max(b))));
+        }
+        Ok(self.viewed(self.extent.swapped(a, b)))
+    }
+
+    /// Rows `range`: a part of the dimension before the last.
+    ///
+    /// # Errors
+    /// As [`Tensor::slice`].
+    pub fn slice_rows(&self, range: Range<usize>) -> Result<Self> {
+        self.slice(self.rank().wrapping_sub(2), range)
+    }
+
+    /// Columns `range`: a part of the last dimension.
+    ///
+    /// # Errors
+    /// As [`Tensor::slice`].
+    pub fn slice_cols(&self, range: Range<usize>) -> Result<Self> {
+        self.slice(self.rank().wrapping_sub(1), range)
+    }
+
+    /// The part at `range` of dimension `dim`.
+    ///
+    /// # Errors
+    /// `BadOperands` if the range leaves the tensor or there is no such dimension, if the tensor has scales, or if
+    /// 4-bit codes would start within a byte.
+    pub fn slice(&self, dim: usize, range: Range<usize>) -> Result<Self> {
+        self.plain("slice", "x")?;
+        let is = || [("x", self.describe())];
+        let Some(&size) = self.shape().get(dim) else {
+            return Err(refuse("slice", is(), format!("it needs at least {} dimensions", dim.wrapping_add(2).max(1) - 1)));
+        };
+        if range.start > range.end || range.end > size {
+            return Err(refuse("slice", is(), format!("dimension {dim} has no {range:?}")));
+        }
+        let extent = self.extent.sliced(dim, range);
+        if !extent.start.is_multiple_of(self.dtype().per_byte() as usize) {
+            return Err(refuse("slice", is(), "4-bit codes can only be cut at whole bytes"));
+        }
+        Ok(self.viewed(extent))
+    }
+
+    /// The same numbers, in the same order, as `shape`. Copies if no view is that.
+    ///
+    /// # Errors
+    /// `BadOperands` if the counts differ, or if the tensor has scales and its rows would change.
+    pub fn reshape(&self, shape: &[usize]) -> Result<Self> {
+        let wanted = tight(shape, self.dtype())?;
+        let is = || [("x", self.describe()), ("the shape", shape_text(shape))];
+        if wanted.count() != self.len() {
+            let rule = format!("{} numbers do not fit {}", self.len(), wanted.count());
+            return Err(refuse("reshape", is(), rule));
+        }
+        if self.format.scale_dtype().is_some() {
+            if self.flipped || self.extent.rows_and_cols() != wanted.rows_and_cols() {
+                return Err(refuse("reshape", is(), "rows with scales must stay as long as they were quantized"));
+            }
+            return Ok(self.viewed(wanted));
+        }
+        match self.extent.reshaped(shape, self.dtype()) {
+            Some(extent) => Ok(self.viewed(extent)),
+            None => {
+                let copy = self.contiguous()?;
+                let extent = copy.extent.reshaped(shape, self.dtype());
+                let extent = extent.ok_or_else(|| refuse("reshape", is(), "rows of 4-bit codes must stay as long"))?;
+                Ok(copy.viewed(extent))
+            }
+        }
+    }
+
+    /// The same numbers one behind the other, copied only if they are not; what has scales is never copied.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, or `Unsupported` if no kernel copies this.
+    pub fn contiguous(&self) -> Result<Self> {
+        if self.format.scale_dtype().is_some() || self.extent.is_tight(self.dtype()) {
+            return Ok(self.clone());
+        }
+        self.copied(self.dtype())
+    }
+
+    /// The same buffers seen through `extent`.
+    pub(super) fn viewed(&self, extent: Extent) -> Self {
+        Self { extent, ..self.clone() }
+    }
+}
