@@ -5,13 +5,23 @@
 //! `KP_THREADS` bounds the pool.
 
 mod act;
+mod activation;
 mod caps;
+mod dequantize;
 mod device;
 mod kernel;
 mod memory;
+mod norm;
+mod norm_backward;
 mod numbers;
 mod peaks;
+mod portable;
+mod quantize;
 mod queue;
+mod reduce;
+mod rope;
+mod rows;
+mod softmax;
 mod store;
 mod threads;
 
@@ -25,4 +35,14 @@ const BACKEND_NAME: &str = "cpu";
 pub static BACKEND: &dyn Backend = &Cpu;
 
 /// Every kernel, best first within an op.
-pub const KERNELS: Kernels = Kernels { ..Kernels::NONE };
+pub const KERNELS: Kernels = Kernels {
+    activation: activation::KERNELS,
+    dequantize: dequantize::KERNELS,
+    norm: norm::KERNELS,
+    norm_backward: norm_backward::KERNELS,
+    quantize: quantize::KERNELS,
+    reduce: reduce::KERNELS,
+    rope: rope::KERNELS,
+    softmax: softmax::KERNELS,
+    ..Kernels::NONE
+};
