@@ -5,7 +5,7 @@ use crate::{
     judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
 };
-use kp_hal::op::{Op, Problem};
+use kp_hal::op::{self, Op, Problem};
 use std::any::Any;
 
 /// The functions of one op's [`Judge`], so that code generic over `Op` alone can find them with [`judge_of`].
@@ -47,4 +47,4 @@ pub fn judge_of<O: Op>() -> Option<&'static Judged<O>> {
 }
 
 /// One row per op, in the order of names: `&Judged::<op::Gemm>::ROW`.
-static TABLE: &[&(dyn Any + Send + Sync)] = &[];
+static TABLE: &[&(dyn Any + Send + Sync)] = &[&Judged::<op::Gemm>::ROW];

@@ -1,6 +1,7 @@
 //! Reference, cases, vectors and the conformance suite that any backend can run.
 
 pub mod cases;
+pub mod compare;
 pub mod fill;
 pub mod formats;
 pub mod judge;

@@ -1,3 +1,5 @@
-//! The problems that each op is judged on, one file per op: `CASES` by feature, `FLOOR` for all backends.
+//! The problems that each op is judged on, one file per op.
 
+mod gemm;
 pub mod pairwise;
+pub mod shapes;

@@ -1,3 +1,3 @@
 //! What each op should compute: f64 loops that can be checked by eye, one file per op.
 
-mod gemm;
+pub(crate) mod gemm;

@@ -1,0 +1,265 @@
+//! What GEMM is judged on.
+
+use super::{
+    pairwise::{lines, words},
+    shapes,
+};
+use crate::{
+    fill::Fill,
+    judge::{Depth, Fewer, Judge, Output, Property},
+    operands::Operands,
+    reference::gemm::{self as reference, A, B},
+    tensor::place,
+};
+use kp_hal::op::{Act, Addend, Gemm, GemmProblem, GemmSpec, Matrix, Problem, Sparsity, Spec};
+
+/// What every backend must multiply.
+const FLOOR: &[&str] = &[
+    "gemm 1x64x64x64 f32:f32:f32",
+    "gemm 1x1x1x1 f32:f32:f32",
+    "gemm 1x17x31x65 f32:f32:f32 b=col",
+    "gemm 3x33x15x8 f32:f32:f32 a=col bias=f32 act=relu",
+    "gemm 1x128x96x160 bf16:bf16:bf16",
+    "gemm 1x1x257x129 bf16:bf16:bf16 b=col",
+    "gemm 1x64x96x128 f16:f16:f16 b=col",
+    "gemm 1x16x24x64 f32:f32:f32 act=gelu_tanh bias=f32 residual=f32",
+    "gemm 0x0x0x0 f32:f32:f32",
+    "gemm 1x5x7x0 f32:f32:f32",
+];
+
+impl Judge for Gemm {
+    fn cases(depth: Depth) -> Vec<String> {
+        let count = if depth == Depth::Quick { 6 } else { 24 };
+        let mut dims: Vec<String> = shapes::triples(count).map(|[m, n, k]| format!("1x{m}x{n}x{k}")).collect();
+        dims.extend(words("3x7x9x17 1x0x5x7 1x5x0x7 1x5x7x0 0x3x4x5"));
+        let valid = |line: &str| line.parse::<GemmProblem>().is_ok();
+        let mut out = lines(
+            "gemm",
+            &[
+                dims.clone(),
+                words(
+                    "f32:f32:f32 bf16:bf16:bf16 bf16:bf16:f32 f16:f16:f16 f16:f16:f32 f64:f64:f64 tf32:tf32:f32 f32:bf16:f32 bf16:f16:f32",
+                ),
+                words("- - a=col a=row/260 a=row/261/70000 a=col/264"),
+                words("- b=col b=row/262 b=col/259 b=row/260/0 b=panel16x2 b=panel8x1"),
+                words("- - d=col d=row/260 d=col/300/80000"),
+                words("- - c=d c=f32 c=bf16"),
+                words("- bias=f32 bias=bf16"),
+                words("- act=relu act=gelu act=gelu_tanh act=silu act=sigmoid act=tanh"),
+                words("- - gate=halves gate=pairs"),
+                words("- residual=f32 residual=bf16"),
+                words("- - acc=f16 acc=f32fast"),
+                words("- - - repro=batch-invariant repro=fast"),
+                words("- - align=1 align=4 align=64"),
+            ],
+            valid,
+        );
+        let few = if depth == Depth::Quick { 3 } else { 9 };
+        let mut dims: Vec<String> = shapes::triples(few).map(|[m, n, k]| format!("1x{m}x{n}x{k}")).collect();
+        dims.extend(words("2x16x32x128 1x5x6x300 1x130x258x256"));
+        let mut types = words(NARROW);
+        if depth == Depth::Quick {
+            types.retain(|t| t.len() % 3 == 0);
+        }
+        out.extend(lines(
+            "gemm",
+            &[
+                dims.clone(),
+                types,
+                words("- a=row/304 a=col/304"),
+                words("- b=col b=col b=row/306 b=col/320"),
+                words("- - acc=f32fast acc=f16"),
+                words("- - bias=f32"),
+                words("- - act=silu"),
+                words("- - residual=bf16"),
+                words("- - - repro=batch-invariant align=2"),
+            ],
+            valid,
+        ));
+        out.extend(lines(
+            "gemm",
+            &[
+                dims,
+                words("f32:f32 bf16:bf16").into_iter().flat_map(|ab| stored_types(&ab)).collect(),
+                words("- d=row/320"),
+                words("- gate=halves"),
+                words("- act=silu act=relu"),
+                words("- residual=f32"),
+            ],
+            valid,
+        ));
+        out.extend(lines(
+            "gemm",
+            &[
+                words("1x16x16x64 1x7x9x32 2x33x17x128 1x1x8x8"),
+                words("bf16:bf16:f32 f16:f16:f16 e4m3:e4m3:f32 i8:i8:i32 e4m3@row:e4m3@row:bf16 e2m1@mx:e2m1@mx:f32"),
+                words("sparse=2:4"),
+                words("- b=col"),
+                words("- a=row/192"),
+                words("- bias=f32"),
+            ],
+            valid,
+        ));
+        out
+    }
+
+    fn floor() -> &'static [&'static str] {
+        FLOOR
+    }
+
+    fn inputs(problem: &GemmProblem, fill: &mut Fill) -> Operands {
+        let spec = problem.spec();
+        let mut operands = Operands::new::<Self>(problem, fill.kind());
+        fill_product(&mut operands, spec, [spec.batch, spec.batch], fill);
+        operands.fill_all("c", fill);
+        operands.set_scalar("alpha", fill.scalar());
+        operands.set_scalar("beta", fill.scalar());
+        operands
+    }
+
+    fn reference(problem: &GemmProblem, operands: &Operands) -> Vec<Output> {
+        reference::reference(problem, operands)
+    }
+
+    /// NaN and infinities go through sums as IEEE says. A sparse kernel never sees the products with absent zeros,
+    /// and what an activation does with infinity is its own matter.
+    fn special(problem: &GemmProblem) -> bool {
+        problem.sparsity == Sparsity::Dense && problem.epilogue.act == Act::Identity
+    }
+
+    fn properties() -> &'static [Property<Self>] {
+        &[Property {
+            name: "D times a vector is A times (B times it)",
+            inputs: vector_inputs,
+            again: None,
+            check: vector_law,
+        }]
+    }
+
+    fn fewer_rows(problem: &GemmProblem, operands: &Operands) -> Option<Fewer<Self>> {
+        let large = problem.spec();
+        let sparse = large.sparsity == Sparsity::TwoOfFour;
+        if large.m < 2 || large.c != Addend::None || sparse || shares_scales(large) {
+            return None;
+        }
+        // The last third, so that a row's place in a tile changes too.
+        let m = large.m.div_ceil(3);
+        let first = large.m - m;
+        let tall = |matrix: &Matrix, cols: u32| Matrix::tight(matrix.format, matrix.order, m, cols);
+        let small = GemmSpec { m, a: tall(&large.a, large.k), d: tall(&large.d, large.d_cols()), ..*large };
+        let small = small.build().ok()?.with_repro(problem.repro()).with_align(problem.align());
+        let mut part = Operands::new::<Self>(&small, operands.kind());
+        for operand in ALIKE {
+            if operands.has(operand) {
+                part.set_bytes(operand, operands.codes(operand).bytes);
+            }
+        }
+        operands.scalars().iter().for_each(|&(name, value)| part.set_scalar(name, value));
+        let rows = |b: u32| (0..m).map(move |row| (b, row));
+        let copy = |part: &mut Operands, name: &str, from: &Matrix, to: &Matrix, cols: u32| {
+            if operands.has(name) {
+                let source = operands.codes(name);
+                let mut target = part.codes_mut(name);
+                for (b, row) in (0..large.batch).flat_map(rows) {
+                    for col in 0..cols {
+                        let code = source.code(place(from, (large.m, b), first + row, col));
+                        target.set_code(place(to, (m, b), row, col), code);
+                    }
+                }
+            }
+        };
+        copy(&mut part, "a", &large.a, &small.a, large.k);
+        copy(&mut part, "residual", &large.d, &small.d, large.d_cols());
+        if operands.has("a_scale") {
+            let (format, k) = (large.a.format, large.k);
+            let (count, small_count) = (format.scale_count(large.m, k), format.scale_count(m, k));
+            let scale = operands.codes("a_scale");
+            let zero = operands.maybe("a_zero");
+            for (b, row) in (0..large.batch).flat_map(rows) {
+                for i in 0..format.blocks(1, k).1 {
+                    let from = u64::from(b) * count + format.scale_index((first + row, i), (large.m, k));
+                    let to = u64::from(b) * small_count + format.scale_index((row, i), (m, k));
+                    part.codes_mut("a_scale").set_code(to, scale.code(from));
+                    if let Some(zero) = zero {
+                        part.codes_mut("a_zero").set_code(to, zero.code(from));
+                    }
+                }
+            }
+        }
+        let mut same = Vec::new();
+        for (b, row) in (0..large.batch).flat_map(rows) {
+            for col in 0..large.d_cols() {
+                let (to, from) = (place(&small.d, (m, b), row, col), place(&large.d, (large.m, b), first + row, col));
+                same.push(("d", to, from));
+            }
+        }
+        Some(Fewer { problem: small, operands: part, same })
+    }
+}
+
+/// Operands that do not depend on m.
+const ALIKE: [&str; 7] = ["b", "b_scale", "b_global", "b_zero", "bias", "a_global", "d_global"];
+
+/// Whether rows of A or of D are scaled together, so that a row alone is another problem.
+fn shares_scales(spec: &GemmSpec) -> bool {
+    use kp_hal::op::Scheme;
+    let alone = |scheme: Scheme| !matches!(scheme, Scheme::Block { outer: 2.., .. } | Scheme::Tensor);
+    !alone(spec.a.format.scheme) || spec.d.format.scheme != Scheme::None
+}
+
+/// Operand types and schemes of at most 8 bits, one of them at least.
+const NARROW: &str = "e4m3:e4m3:bf16 e5m2:e4m3:f32 e4m3fnuz:e5m2fnuz:f32 i8:i8:i32 i8:i8:f32 u8:i8:i32 \
+    e2m1:e2m1:f32 nf4:nf4:f32 i4:u4:i32 bf16:e4m3:bf16 bf16:i8:f32 f32:i4:f32 f16:e2m1:f16 \
+    e4m3@tensor:e4m3@tensor:bf16 e4m3@row:e4m3@row:bf16 e4m3@1x128:e4m3@128x128:bf16 e5m2@1x128^outer:e4m3@128x128:f32 \
+    i8@row:i8@row:bf16 i8@tensor:i8@row:f32 e2m1@mx:e2m1@mx:bf16 e2m1@mx^tiles:e4m3@mx:f32 e2m1@nv:e2m1@nv:bf16 \
+    e2m1@nv^tiles:e2m1@nv^tiles:f32 bf16:i4@g32/f16z:bf16 f16:u4@g128/bf16z:f16 bf16:nf4@g64/f32:f32 bf16:i8@row:bf16 \
+    f32:i4@g32/f32:f32 bf16:e2m1@mx:bf16 f16:e4m3@row:f16 bf16:e4m3@g32/f32:f32 i8@g64/f32:i8@g64/f32:f32 f32:e2m1@nv:f32";
+
+/// Results that are narrow or scaled.
+fn stored_types(ab: &str) -> Vec<String> {
+    let formats = "e4m3 e5m2 i8 i32 e2m1 e4m3@tensor e4m3@row e4m3@1x128 e5m2@1x32^outer i8@row e2m1@mx e4m3@mx^tiles \
+                   e2m1@nv e4m3@2x16 i4@g32/f16";
+    words(formats).into_iter().map(|d| format!("{ab}:{d}")).collect()
+}
+
+/// Fills A and B with their scales, the meta data of a sparse A, D if it is read, bias, residual and D's given scale.
+/// `batches` are those of A and D and those of B.
+pub(super) fn fill_product(operands: &mut Operands, spec: &GemmSpec, [rows_batch, b_batch]: [u32; 2], fill: &mut Fill) {
+    operands.fill_scaled(A, &spec.a, (spec.m, spec.a_cols(), rows_batch), fill);
+    operands.fill_scaled(B, &spec.b, (spec.k, spec.n, b_batch), fill);
+    if spec.sparsity == Sparsity::TwoOfFour {
+        let mut meta = operands.codes_mut("a_meta");
+        for i in 0..meta.len() {
+            // Ascending pairs of distinct positions.
+            const PAIRS: [u64; 6] = [0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b1110];
+            let [low, high] = [(); 2].map(|()| PAIRS[fill.below(6) as usize]);
+            meta.set_code(i, low | high << 4);
+        }
+    }
+    let d_shape = (spec.m, spec.d_cols(), rows_batch);
+    if spec.c == Addend::InPlace {
+        operands.fill_matrix("d", &spec.d, d_shape, fill);
+    }
+    operands.fill_all("bias", fill);
+    if let Some(dtype) = spec.epilogue.residual {
+        operands.fill_matrix("residual", &Matrix { format: dtype.into(), ..spec.d }, d_shape, fill);
+    }
+    operands.fill_scales("d_global", fill);
+}
+
+/// Freivalds' check wants D linear in B: no epilogue, and D of a type that says how it was rounded.
+fn vector_inputs(problem: &GemmProblem, fill: &mut Fill) -> Option<Operands> {
+    let spec = problem.spec();
+    let plain = spec.epilogue == kp_hal::op::Epilogue::default()
+        && spec.d.format.scheme == kp_hal::op::Scheme::None
+        && spec.c == Addend::None;
+    let mut operands = plain.then(|| Gemm::inputs(problem, fill))?;
+    operands.set_scalar("alpha", 1.0);
+    Some(operands)
+}
+
+/// D·x against A·(B·x) for two random vectors of ±1; the bound is the sum over a row of what each element may be off.
+fn vector_law(problem: &Problem<GemmSpec>, runs: &[Operands]) -> Result<(), String> {
+    let (spec, run) = (problem.spec(), &runs[0]);
+    reference::vector_law(spec, run)
+}
