@@ -18,6 +18,7 @@
 //! | [`explain`] | all of the above for one problem, to read |
 //! | [`env`] | the environment variables, read in one place |
 //! | [`buckets`] | sizes to pad to, so that a few plans serve many sizes |
+//! | [`tensor`] | arrays, and each op in one call |
 //!
 //! Nothing here looks inside a problem or a buffer: ops come from `kp-hal`, kernels from the backends.
 
@@ -32,6 +33,7 @@ pub mod explain;
 pub mod plan_cache;
 pub mod rank;
 pub mod registry;
+pub mod tensor;
 
 pub mod wisdom;
 
@@ -43,5 +45,6 @@ pub use error::{Error, Result};
 pub use explain::Explanation;
 pub use kp_hal as hal;
 pub use rank::rank;
+pub use tensor::Tensor;
 
 pub use wisdom::Wisdom;

@@ -2,7 +2,7 @@
 
 use super::{
     Data, Element, How, Tensor,
-    run::{Output, alloc, dim, refuse, tight},
+    run::{Output, dim, refuse, tight},
     view::shape_text,
 };
 use crate::Engine;
@@ -82,7 +82,11 @@ impl Tensor {
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.plain("to_vec", "x")?;
         if self.dtype() != T::DTYPE {
-            return Err(refuse("to_vec", [("x", self.describe())], format!("{} was asked for: cast it first", T::DTYPE)));
+            return Err(refuse(
+                "to_vec",
+                [("x", self.describe())],
+                format!("{} was asked for: cast it first", T::DTYPE),
+            ));
         }
         let mut numbers = vec![T::zeroed(); self.len()];
         let source = self.contiguous()?;
@@ -97,7 +101,7 @@ impl Tensor {
     /// Failures of the device.
     pub fn to_parts(&self) -> Result<Parts> {
         let source = if self.flipped { self.t() } else { self.contiguous()? };
-        let download = |part: Option<kp_hal::Slice<'_>>| {
+        let download = |part: Option<kp_hal::Slice<'_>>| -> Result<Vec<u8>> {
             let Some(part) = part else { return Ok(Vec::new()) };
             let mut bytes = vec![0; dim_bytes(part.bytes())?];
             self.engine.with_queue(|queue| queue.download(&mut bytes, part))?;
@@ -136,14 +140,15 @@ impl Tensor {
         for ((need, part), name) in needs.iter().zip(parts).zip(names) {
             let need = need.unwrap_or(0);
             if part.len() as u64 != need {
-                let is = [("the shape", format!("{} {format}", shape_text(shape))), (name, format!("{} bytes", part.len()))];
+                let is =
+                    [("the shape", format!("{} {format}", shape_text(shape))), (name, format!("{} bytes", part.len()))];
                 return Err(refuse("tensor", is, format!("{need} bytes are needed")));
             }
         }
         let mut buffers = [None, None, None, None];
         for ((buffer, need), part) in buffers.iter_mut().zip(needs).zip(parts) {
             let Some(bytes) = need else { continue };
-            let mut room: Buffer = alloc(engine, bytes)?;
+            let mut room: Buffer = engine.alloc(bytes)?;
             engine.with_queue(|queue| queue.upload(room.slice_mut(), part))?;
             *buffer = Some(room);
         }

@@ -27,7 +27,11 @@ impl Sequences {
         for &len in lens {
             let end = offsets[offsets.len() - 1] as u64 + len as u64;
             let max = i32::MAX as u64;
-            offsets.push(end.try_into().map_err(|_| BadProblem::TooLarge { what: "rows of all sequences", max, got: end })?);
+            offsets.push(end.try_into().map_err(|_| BadProblem::TooLarge {
+                what: "rows of all sequences",
+                max,
+                got: end,
+            })?);
         }
         Ok(Self { offsets: engine.tensor(&[offsets.len()], &offsets)?, lens: lens.to_vec() })
     }

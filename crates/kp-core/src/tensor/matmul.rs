@@ -95,7 +95,8 @@ impl Tensor {
         let batch = a_plane.batch.max(b_plane.batch);
         let batch = if a_plane.batch == 0 || b_plane.batch == 0 { 0 } else { batch };
         for (operand, plane) in [(&a.0, &a_plane), (&b.0, &b_plane)] {
-            if operand.format.scale_dtype().is_some() && batch > 1 && (plane.batch != batch || !per_row(operand.format)) {
+            if operand.format.scale_dtype().is_some() && batch > 1 && (plane.batch != batch || !per_row(operand.format))
+            {
                 let rule = "in a batch, each matrix must have its own scales, one row of them per row";
                 return Err(refuse(OP, shapes(), rule));
             }

@@ -128,8 +128,12 @@ impl Tensor {
     /// As [`Tensor::softmax`]; `BadProblem` if `scale` is not finite.
     pub fn softmax_with(&self, scale: f32, log: bool) -> Result<Self> {
         let x = self.as_rows("softmax")?;
-        let spec =
-            SoftmaxSpec { x: x.layout, scale: real("scale", scale)?, log, ..SoftmaxSpec::new(x.rows, x.cols, self.dtype()) };
+        let spec = SoftmaxSpec {
+            x: x.layout,
+            scale: real("scale", scale)?,
+            log,
+            ..SoftmaxSpec::new(x.rows, x.cols, self.dtype())
+        };
         let mut y = Output::new(&self.engine, self.shape(), self.dtype())?;
         let mut run = Run::new(&self.engine);
         let args = SoftmaxArgs::new(run.read(&x.tensor), y.data.codes.slice_mut());

@@ -78,7 +78,8 @@ impl Tensor {
         }
         let (rows, cols) = self.extent.rows_and_cols();
         let (rows, cols) = (dim("rows", rows)?, dim("columns", cols)?);
-        let spec = DequantizeSpec { q: Rows::tight(self.format, cols), ..DequantizeSpec::new(rows, cols, self.format, dtype) };
+        let spec =
+            DequantizeSpec { q: Rows::tight(self.format, cols), ..DequantizeSpec::new(rows, cols, self.format, dtype) };
         let _ = kp_hal::Spec::build(spec)?;
         let mut y = Output::new(&self.engine, self.shape(), dtype)?;
         let mut run = Run::new(&self.engine);

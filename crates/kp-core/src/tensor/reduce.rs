@@ -96,4 +96,3 @@ impl Tensor {
         self.contiguous()?.reshape(&[1, self.len()])?.reduce(op, Over::Cols)?.reshape(&[])
     }
 }
-

@@ -3,7 +3,7 @@
 use super::{Data, Extent, How, Tensor};
 use crate::Engine;
 use kp_hal::{
-    BadOperands, BadProblem, Buffer, DType, Error, MemoryKind, Op, OpSpec, Result, Slice, SliceMut, Spec,
+    BadOperands, BadProblem, Buffer, DType, Error, Op, OpSpec, Queue, Result, Slice, SliceMut,
     op::{Align, Format},
 };
 use std::{borrow::Cow, sync::Arc};
@@ -47,7 +47,7 @@ impl<'e> Run<'e> {
         let problem = spec.build()?.with_align(align);
         let plan = self.engine.plan(&problem)?;
         self.engine.with_queue(|queue| plan.launch(queue, args))?;
-        Ok(How::Kernel { backend: self.engine.backend_name(), op: S::NAME, label: plan.label() })
+        Ok(How::Kernel { backend: self.engine.backend().name(), op: S::NAME, label: plan.label() })
     }
 }
 
@@ -65,12 +65,10 @@ impl Output {
         let extent = tight(sizes, format.dtype)?;
         let (rows, cols) = extent.rows_and_cols();
         let scales = format.scale_count(dim("rows", rows)?, dim("columns", cols)?);
-        let alloc = |on: bool, dtype: DType, elements: u64| {
-            on.then(|| alloc(engine, dtype.bytes(elements))).transpose()
-        };
+        let alloc = |on: bool, dtype: DType, elements: u64| on.then(|| engine.alloc(dtype.bytes(elements))).transpose();
         let scale_dtype = format.scale_dtype();
         let data = Data {
-            codes: self::alloc(engine, format.dtype.bytes(extent.span() as u64))?,
+            codes: engine.alloc(format.dtype.bytes(extent.span() as u64))?,
             scale: alloc(scale_dtype.is_some(), scale_dtype.unwrap_or(DType::F32), scales)?,
             global: alloc(format.has_global(), DType::F32, 1)?,
             zero: alloc(format.has_zero(), DType::U8, scales)?,
@@ -90,9 +88,11 @@ impl Output {
     }
 }
 
-/// `bytes` bytes on the engine's device.
-pub(super) fn alloc(engine: &Engine, bytes: u64) -> Result<Buffer> {
-    engine.device().clone().alloc(bytes, MemoryKind::Device)
+impl Engine {
+    /// Runs `work` on the engine's own queue, in the order in which threads come.
+    pub(super) fn with_queue<T>(&self, work: impl FnOnce(&mut dyn Queue) -> Result<T>) -> Result<T> {
+        work(&mut **self.default_queue())
+    }
 }
 
 impl Tensor {

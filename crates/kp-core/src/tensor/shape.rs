@@ -57,7 +57,11 @@ impl Tensor {
         self.plain("slice", "x")?;
         let is = || [("x", self.describe())];
         let Some(&size) = self.shape().get(dim) else {
-            return Err(refuse("slice", is(), format!("it needs at least {} dimensions", dim.wrapping_add(2).max(1) - 1)));
+            return Err(refuse(
+                "slice",
+                is(),
+                format!("it needs at least {} dimensions", dim.wrapping_add(2).max(1) - 1),
+            ));
         };
         if range.start > range.end || range.end > size {
             return Err(refuse("slice", is(), format!("dimension {dim} has no {range:?}")));
