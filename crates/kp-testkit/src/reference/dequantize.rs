@@ -3,51 +3,57 @@
 //! Bound: codes, scales and the difference of code and zero are exact in f32; each product costs one rounding, and two
 //! are needed where there is a global: 2 u of the value, u being the roundoff of f32.
 
-use super::want::{Get, TINY, Want, Wants, blank_rows, row, unit};
+use super::ball::{Ball, TINY, unit};
+use crate::{
+    fill::FillKind,
+    judge::{Output, Plain},
+    operands::Operands,
+    tensor::Tensor,
+};
 use kp_hal::{
     DType,
-    op::{DequantizeSpec, Scheme},
+    op::{DequantizeProblem, Scheme},
 };
 
-/// What `y` may be.
-pub fn dequantize(p: &DequantizeSpec, get: &Get<'_>) -> Wants {
+/// What `y` should hold.
+pub(crate) fn dequantize(p: &DequantizeProblem, operands: &Operands) -> Vec<Output> {
+    let q = Tensor::rows(operands.codes("q"), &p.q, p.rows, p.cols);
     let format = p.q.format;
     let (block_rows, block_cols) = format.block();
-    let global = if format.has_global() { get("global")[0] } else { 1.0 };
-    let mut y = blank_rows(&p.y, p.rows, p.cols);
-    for r in 0..p.rows {
-        for (c, &code) in row(get("q"), &p.q, r, p.cols).iter().enumerate() {
-            let block = (r / block_rows, c as u32 / block_cols);
-            let at = match format.scheme {
-                Scheme::None | Scheme::Tensor => 0,
-                _ => format.scale_index(block, (p.rows, p.cols)) as usize,
-            };
-            let scale = if format.scheme == Scheme::None { 1.0 } else { get("scale")[at] };
-            let zero = if format.has_zero() { get("zero")[at] } else { 0.0 };
-            let value = (code - zero) * scale * global;
-            let exact = format.scheme == Scheme::None || value == 0.0;
-            let error = if exact { 0.0 } else { 2.0 * unit(DType::F32) * value.abs() + TINY };
-            y[r as usize * p.y.ld as usize + c] = Want::near(value, error).stored(p.y.dtype());
-        }
-    }
-    vec![("y", y)]
+    let global = operands.maybe("global").map_or(1.0, |global| global.value(0));
+    let exact = operands.kind() == FillKind::Exact || format.scheme == Scheme::None;
+    let y = |r: u32, c: u32| {
+        let at = match format.scheme {
+            Scheme::None | Scheme::Tensor => 0,
+            _ => format.scale_index((r / block_rows, c / block_cols), (p.rows, p.cols)),
+        };
+        let scale = operands.maybe("scale").map_or(1.0, |scale| scale.value(at));
+        let zero = operands.maybe("zero").map_or(0.0, |zero| zero.value(at));
+        let value = (q.at(0, r as usize, c as usize) - zero) * scale * global;
+        let error = if exact || value == 0.0 { 0.0 } else { 2.0 * unit(DType::F32) * value.abs() + TINY };
+        Ball { value, error }.into()
+    };
+    vec![Plain::rows("y", &p.y, (p.rows, p.cols), y).into()]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::Want;
+    use kp_hal::op::Dequantize;
 
-    fn values(problem: &str, q: &'static [f64], scale: &'static [f64], zero: &'static [f64]) -> Vec<f64> {
-        let p: kp_hal::op::DequantizeProblem = problem.parse().expect(problem);
-        let get = move |name: &str| match name {
-            "q" => q,
-            "zero" => zero,
-            "global" => &[10.0],
-            _ => scale,
-        };
-        let wants = dequantize(&p, &get).remove(0).1;
-        let value = |w: Want| if let Want::Between { value, .. } = w { value } else { f64::NAN };
-        wants.into_iter().map(value).collect()
+    fn values(problem: &str, q: &[f64], scale: &[f64], zero: &[f64]) -> Vec<f64> {
+        let p: DequantizeProblem = problem.parse().expect(problem);
+        let mut operands = Operands::new::<Dequantize>(&p, FillKind::Normal);
+        for (name, values) in [("q", q), ("scale", scale), ("zero", zero), ("global", &[10.0])] {
+            if operands.has(name) {
+                let mut codes = operands.codes_mut(name);
+                values.iter().enumerate().for_each(|(i, &x)| codes.set_value(i as u64, x));
+            }
+        }
+        let Output::Plain(y) = dequantize(&p, &operands).remove(0) else { panic!("y is plain") };
+        let value = |w: &(u64, Want)| if let Want::Number { value, .. } = w.1 { value } else { f64::NAN };
+        y.wants.iter().map(value).collect()
     }
 
     #[test]

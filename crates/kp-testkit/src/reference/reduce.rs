@@ -3,45 +3,47 @@
 //! Bound: a sum of n numbers, in any order, is off by at most n u Σ|x|; a mean by three roundings more. Extremes are
 //! exact.
 
-use super::want::{Ball, Get, Wants, row, unit};
-use kp_hal::op::{ReduceOp, ReduceSpec, Reduced};
+use super::ball::{Ball, unit};
+use crate::{
+    fill::FillKind,
+    judge::{Output, Plain},
+    operands::Operands,
+    tensor::Tensor,
+};
+use kp_hal::op::{ReduceOp, ReduceProblem, Reduced};
 
-/// What `y` may be.
-pub fn reduce(p: &ReduceSpec, get: &Get<'_>) -> Wants {
-    let (x, u) = (get("x"), unit(p.x.dtype()));
-    let column = |c: u32, rows: std::ops::Range<u32>| -> Vec<f64> {
-        rows.map(|r| row(x, &p.x, r, p.cols)[c as usize]).collect()
-    };
-    let reduced: Vec<Ball> = match p.over {
-        Reduced::Cols => (0..p.rows).map(|r| of_numbers(p.op, row(x, &p.x, r, p.cols), u)).collect(),
-        Reduced::Rows => (0..p.cols).map(|c| of_numbers(p.op, &column(c, 0..p.rows), u)).collect(),
+/// What `y` should hold.
+pub(crate) fn reduce(p: &ReduceProblem, operands: &Operands) -> Vec<Output> {
+    let x = Tensor::rows(operands.codes("x"), &p.x, p.rows, p.cols);
+    let whole = operands.kind() == FillKind::Exact && p.op == ReduceOp::Sum;
+    let u = if whole { 0.0 } else { unit(p.x.dtype()) };
+    let column = |c: usize, rows: std::ops::Range<usize>| rows.map(|r| x.at(0, r, c)).collect::<Vec<_>>();
+    let y: Vec<Ball> = match p.over {
+        Reduced::Cols => (0..x.rows).map(|r| of_numbers(p.op, x.row(0, r), u)).collect(),
+        Reduced::Rows => (0..x.cols).map(|c| of_numbers(p.op, &column(c, 0..x.rows), u)).collect(),
         Reduced::Segments(n) => {
-            let offset = |s: u32| get("offsets")[s as usize] as u32;
-            let each = |s: u32| (0..p.cols).map(move |c| of_numbers(p.op, &column(c, offset(s)..offset(s + 1)), u));
-            (0..n).flat_map(each).collect()
+            let offset = |s: u32| operands.codes("offsets").int(s.into()) as usize;
+            let each = |s: u32| (0..x.cols).map(move |c| (c, offset(s)..offset(s + 1)));
+            (0..n).flat_map(each).map(|(c, rows)| of_numbers(p.op, &column(c, rows), u)).collect()
         }
     };
-    vec![("y", reduced.into_iter().map(|b| b.stored(p.y)).collect())]
+    vec![Plain::list("y", p.y, y.into_iter().map(Into::into)).into()]
 }
 
 fn of_numbers(op: ReduceOp, x: &[f64], u: f64) -> Ball {
     let n = x.len() as f64;
     let sum: f64 = x.iter().sum();
     let sum_error = n * u * x.iter().map(|x| x.abs()).sum::<f64>();
-    let exact = |value| Ball { value, error: 0.0 };
-    if op == ReduceOp::Sum && sum.is_infinite() {
-        return exact(sum);
-    }
     if x.iter().any(|x| x.is_nan()) {
-        return exact(f64::NAN);
+        return Ball::exact(f64::NAN);
     }
     match op {
         ReduceOp::Sum => Ball { value: sum, error: sum_error },
-        ReduceOp::Mean if x.is_empty() => exact(f64::NAN),
+        ReduceOp::Mean if x.is_empty() => Ball::exact(f64::NAN),
         ReduceOp::Mean => Ball { value: sum / n, error: sum_error / n + 3.0 * u * (sum / n).abs() },
-        ReduceOp::Max => exact(x.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
-        ReduceOp::Min => exact(x.iter().copied().fold(f64::INFINITY, f64::min)),
-        ReduceOp::Amax => exact(x.iter().map(|x| x.abs()).fold(0.0, f64::max)),
+        ReduceOp::Max => Ball::exact(x.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+        ReduceOp::Min => Ball::exact(x.iter().copied().fold(f64::INFINITY, f64::min)),
+        ReduceOp::Amax => Ball::exact(x.iter().map(|x| x.abs()).fold(0.0, f64::max)),
     }
 }
 

@@ -3,40 +3,44 @@
 //! Bound: each result is two products and a sum, so it is off by at most 3 u (|x1 cos| + |x2 sin|). What is not turned
 //! is copied, exact but for the rounding to Y's type.
 
-use super::want::{Ball, Get, Want, Wants, blank_rows, row, unit};
-use kp_hal::op::RopeSpec;
+use super::ball::{Ball, unit};
+use crate::{
+    fill::FillKind,
+    judge::{Output, Plain, Want},
+    operands::Operands,
+    tensor::Tensor,
+};
+use kp_hal::op::RopeProblem;
 
-/// What `y` may be.
-pub fn rope(p: &RopeSpec, get: &Get<'_>) -> Wants {
-    let (x, positions, cos, sin) = (get("x"), get("positions"), get("cos"), get("sin"));
-    let (u, cols, half) = (unit(p.x.dtype()), p.cols(), p.rotated as usize / 2);
-    let mut y = blank_rows(&p.y, p.tokens, cols);
-    if cols == 0 {
-        return vec![("y", y)];
-    }
-    for token in 0..p.tokens {
-        let from = row(x, &p.x, token, cols);
-        let to = &mut y[token as usize * p.y.ld as usize..][..cols as usize];
-        let position = positions[token as usize];
-        if position < 0.0 || position >= f64::from(p.positions) {
-            to.fill(Want::Nan);
+/// What `y` should hold.
+pub(crate) fn rope(p: &RopeProblem, operands: &Operands) -> Vec<Output> {
+    let cols = p.cols();
+    let x = Tensor::rows(operands.codes("x"), &p.x, p.tokens, cols);
+    let (cos, sin) = (operands.codes("cos"), operands.codes("sin"));
+    let u = if operands.kind() == FillKind::Exact { 0.0 } else { unit(p.x.dtype()) };
+    let half = u64::from(p.rotated / 2);
+    let mut y = vec![vec![Want::exact(f64::NAN); cols as usize]; p.tokens as usize];
+    for (token, y) in y.iter_mut().enumerate() {
+        let position = operands.codes("positions").int(token as u64);
+        if position < 0 || position >= p.positions.into() {
             continue;
         }
-        for (from, to) in from.chunks(p.dim as usize).zip(to.chunks_mut(p.dim as usize)) {
-            for (x, y) in from.iter().zip(&mut *to).skip(p.rotated as usize) {
-                *y = Want::exact(*x).stored(p.y.dtype());
+        for head in 0..p.heads {
+            let at = |place: u32| (head * p.dim + place) as usize;
+            let x = |place: u32| x.at(0, token, at(place));
+            for place in p.rotated..p.dim {
+                y[at(place)] = Want::exact(x(place));
             }
             for j in 0..half {
-                let at = position as usize * half + j;
+                let angle = position as u64 * half + j;
                 let (one, two) = p.pairs.places(j as u32, p.rotated);
-                let sin = if p.inverse { -sin[at] } else { sin[at] };
-                let (first, second) = turn(from[one as usize], from[two as usize], cos[at], sin, u);
-                to[one as usize] = first.stored(p.y.dtype());
-                to[two as usize] = second.stored(p.y.dtype());
+                let sin = if p.inverse { -sin.value(angle) } else { sin.value(angle) };
+                let (first, second) = turn(x(one), x(two), cos.value(angle), sin, u);
+                (y[at(one)], y[at(two)]) = (first.into(), second.into());
             }
         }
     }
-    vec![("y", y)]
+    vec![Plain::rows("y", &p.y, (p.tokens, cols), |r, c| y[r as usize][c as usize]).into()]
 }
 
 fn turn(x1: f64, x2: f64, cos: f64, sin: f64, u: f64) -> (Ball, Ball) {
@@ -60,22 +64,5 @@ mod tests {
         let (one, two) = turn(0.3, -2.0, cos, sin, 0.0);
         let (one, two) = turn(one.value, two.value, cos, -sin, 0.0);
         assert!((one.value - 0.3).abs() < 1e-15 && (two.value + 2.0).abs() < 1e-15);
-    }
-
-    #[test]
-    fn a_token_outside_the_table_is_nan_and_the_rest_is_copied() {
-        let p = RopeSpec { rotated: 2, ..RopeSpec::new(2, 1, 4, 1, kp_hal::DType::F32) };
-        let x = [1.0, 0.0, 5.0, 6.0, 1.0, 2.0, 3.0, 4.0];
-        let get = |name: &str| -> &'static [f64] {
-            match name {
-                "x" => x.to_vec().leak(),
-                "positions" => &[0.0, 1.0],
-                "cos" => &[0.0],
-                _ => &[1.0],
-            }
-        };
-        let y = &rope(&p, &get)[0].1;
-        assert!(y[0].admits(0.0) && y[1].admits(1.0) && y[2] == Want::exact(5.0) && y[3] == Want::exact(6.0));
-        assert_eq!(y[4..], [Want::Nan; 4]);
     }
 }

@@ -7,20 +7,17 @@
 //!   rescaling where a kernel learns the maximum as it goes.
 //! - y is off by ε, by the sum's error and by the division; ln y by the same, absolutely.
 
-use super::want::{Ball, Get, TINY, Wants, blank_rows, row, unit};
-use kp_hal::op::SoftmaxSpec;
+use super::ball::{Ball, TINY, unit};
+use crate::{judge::Output, judge::Plain, operands::Operands, tensor::Tensor};
+use kp_hal::op::SoftmaxProblem;
 
-/// What `y` may be.
-pub fn softmax(p: &SoftmaxSpec, get: &Get<'_>) -> Wants {
-    let (x, scale, u) = (get("x"), f64::from(p.scale.get()), unit(p.x.dtype()));
-    let mut y = blank_rows(&p.y, p.rows, p.cols);
-    for r in 0..p.rows {
-        let t: Vec<f64> = row(x, &p.x, r, p.cols).iter().map(|x| x * scale).collect();
-        for (c, ball) in of_row(&t, p.log, u).into_iter().enumerate() {
-            y[r as usize * p.y.ld as usize + c] = ball.stored(p.y.dtype());
-        }
-    }
-    vec![("y", y)]
+/// What `y` should hold.
+pub(crate) fn softmax(p: &SoftmaxProblem, operands: &Operands) -> Vec<Output> {
+    let x = Tensor::rows(operands.codes("x"), &p.x, p.rows, p.cols);
+    let (scale, u) = (f64::from(p.scale.get()), unit(p.x.dtype()));
+    let of = |r| of_row(&x.row(0, r).iter().map(|x| x * scale).collect::<Vec<_>>(), p.log, u);
+    let y: Vec<Vec<Ball>> = (0..x.rows).map(of).collect();
+    vec![Plain::rows("y", &p.y, (p.rows, p.cols), |r, c| y[r as usize][c as usize].into()).into()]
 }
 
 fn of_row(t: &[f64], log: bool, u: f64) -> Vec<Ball> {
