@@ -87,10 +87,9 @@ impl Tensor {
         let (a, b) = (a.as_operand(OP, false)?, b.as_operand(OP, true)?);
         let (mut a_plane, b_plane) = (a.1, b.1);
         // One b for all: the rows of every a are rows of one product, and the scales are one list anyway.
-        if b_plane.batch == 1 && a_plane.batch > 1 && a_plane.order == Order::Row {
-            if let Some((rows, cols, ld)) = a.0.extent.as_rows(a.0.dtype()) {
-                a_plane = Plane { batch: 1, rows, cols, order: Order::Row, ld, stride: rows * ld };
-            }
+        let foldable = b_plane.batch == 1 && a_plane.batch > 1 && a_plane.order == Order::Row;
+        if let (true, Some((rows, cols, ld))) = (foldable, a.0.extent.as_rows(a.0.dtype())) {
+            a_plane = Plane { batch: 1, rows, cols, order: Order::Row, ld, stride: rows * ld };
         }
         let batch = a_plane.batch.max(b_plane.batch);
         let batch = if a_plane.batch == 0 || b_plane.batch == 0 { 0 } else { batch };

@@ -2,7 +2,7 @@
 
 use super::{
     Tensor,
-    run::{refuse, tight},
+    run::{Output, refuse, tight},
     view::{Extent, shape_text},
 };
 use kp_hal::Result;
@@ -110,6 +110,37 @@ impl Tensor {
             return Ok(self.clone());
         }
         self.copied(self.dtype())
+    }
+
+    /// Several tensors one behind the other along the first dimension; the others must be the same. A copy.
+    ///
+    /// # Errors
+    /// `BadOperands` if there is none, if shapes or types do not go together, or if one has scales; `OutOfMemory`.
+    pub fn cat(parts: &[&Tensor]) -> Result<Self> {
+        const OP: &str = "cat";
+        let Some(first) = parts.first() else {
+            return Err(refuse(OP, [("the parts", "none".into())], "there must be at least one"));
+        };
+        let mut rows = 0;
+        for part in parts {
+            part.plain(OP, "a part")?;
+            if part.rank() == 0 || part.shape()[1..] != first.shape()[1..] || part.dtype() != first.dtype() {
+                let is = [("the first", first.describe()), ("another", part.describe())];
+                return Err(refuse(OP, is, "they may differ in the first dimension only"));
+            }
+            rows += part.shape()[0];
+        }
+        let shape: Vec<usize> = std::iter::once(rows).chain(first.shape()[1..].iter().copied()).collect();
+        let mut out = Output::new(&first.engine, &shape, first.dtype())?;
+        let mut at = 0;
+        for part in parts {
+            let part = part.contiguous()?;
+            let from = part.codes();
+            let end = at + from.bytes();
+            first.engine.with_queue(|queue| queue.copy(out.data.codes.slice_mut().at(at..end), from))?;
+            at = end;
+        }
+        Ok(out.finish(&first.engine, first.how))
     }
 
     /// The same buffers seen through `extent`.

@@ -1,0 +1,235 @@
+//! BERT with 6 layers, mean pooling and unit length.
+//!
+//! Sentences of different lengths are packed one behind the other, without padding: products and norms see one
+//! matrix of all tokens, attention sees where each sentence begins.
+
+use anyhow::{Context, Result, bail};
+use kp_core::{
+    Engine, Tensor,
+    tensor::{Attend, Epilogue, Norm, Over, Sequences, Weights, formats},
+};
+use kp_hal::{
+    DType,
+    op::{Act, Format, NormKind},
+};
+use std::path::{Path, PathBuf};
+use tokenizers::{Tokenizer, TruncationParams};
+
+const LAYERS: usize = 6;
+const HEADS: usize = 12;
+/// Numbers of a token.
+const HIDDEN: usize = 384;
+/// Tokens of a sentence that are looked at.
+const MAX_TOKENS: usize = 256;
+const EPS: f32 = 1e-12;
+
+/// What the matrices of the layers are stored as. Activations, norms and the table of words are f32, but bf16 in
+/// [`Precision::Bf16`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Precision {
+    /// As they come.
+    F32,
+    /// Everything in bf16.
+    Bf16,
+    /// 8-bit integers, one f32 per row.
+    Int8,
+    /// E2M1, one power of two per 32 numbers (MXFP4).
+    Fp4,
+}
+
+impl Precision {
+    /// All of them, most exact first.
+    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Int8, Self::Fp4];
+
+    /// Type of activations.
+    fn activations(self) -> DType {
+        if self == Self::Bf16 { DType::Bf16 } else { DType::F32 }
+    }
+
+    /// What a matrix is quantized to, if it is.
+    fn matrices(self) -> Option<Format> {
+        match self {
+            Self::F32 | Self::Bf16 => None,
+            Self::Int8 => Some(formats::INT8_ROW),
+            Self::Fp4 => Some(formats::MXFP4),
+        }
+    }
+}
+
+/// The model on one device, in one precision.
+pub struct MiniLm {
+    engine: Engine,
+    tokenizer: Tokenizer,
+    words: Tensor,
+    /// Positions, each plus the one token type there is.
+    positions: Tensor,
+    norm: Affine,
+    layers: Vec<Layer>,
+}
+
+struct Layer {
+    qkv: Affine,
+    attended: Affine,
+    attended_norm: Affine,
+    wide: Affine,
+    narrow: Affine,
+    narrow_norm: Affine,
+}
+
+/// A weight and a bias: of a product (rows are outputs) or of a norm.
+struct Affine {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+/// Embeddings, one row per sentence, and how many tokens they took.
+pub struct Embedded {
+    /// Sentences × 384, f32, each row of length 1.
+    pub rows: Tensor,
+    /// The kernel of the last layer's last product.
+    pub product: String,
+    /// Tokens of all sentences.
+    pub tokens: usize,
+}
+
+/// Where `cargo xtask model minilm` puts the model.
+pub fn default_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/models/minilm")
+}
+
+/// The files that are not in `dir`.
+pub fn missing(dir: &Path) -> Vec<&'static str> {
+    [WEIGHTS, TOKENIZER].into_iter().filter(|file| !dir.join(file).is_file()).collect()
+}
+
+const WEIGHTS: &str = "model.safetensors";
+const TOKENIZER: &str = "tokenizer.json";
+
+impl MiniLm {
+    /// Reads the model from `dir`.
+    ///
+    /// # Errors
+    /// Which files are missing and the command that brings them; what the device refuses.
+    pub fn open(engine: &Engine, dir: &Path, precision: Precision) -> Result<Self> {
+        let absent = missing(dir);
+        if !absent.is_empty() {
+            bail!("{} is not in {}; this brings it: cargo xtask model minilm", absent.join(" and "), dir.display());
+        }
+        let mut tokenizer =
+            Tokenizer::from_file(dir.join(TOKENIZER)).map_err(|e| anyhow::anyhow!("cannot read {TOKENIZER}: {e}"))?;
+        let truncation = TruncationParams { max_length: MAX_TOKENS, ..TruncationParams::default() };
+        tokenizer.with_truncation(Some(truncation)).map_err(|e| anyhow::anyhow!("cannot truncate: {e}"))?;
+        tokenizer.with_padding(None);
+        let weights = engine.load(dir.join(WEIGHTS)).context("cannot load the weights")?;
+        let read = Reader { weights: &weights, precision };
+
+        let positions = read.plain("embeddings.position_embeddings.weight")?;
+        let first_type = engine.zeros(&[positions.shape()[0]], DType::I32)?;
+        let types = read.plain("embeddings.token_type_embeddings.weight")?.gather(&first_type)?;
+        Ok(Self {
+            words: read.plain("embeddings.word_embeddings.weight")?,
+            positions: positions.add(&types)?,
+            norm: read.norm("embeddings.LayerNorm")?,
+            layers: (0..LAYERS).map(|i| read.layer(i)).collect::<Result<_>>()?,
+            engine: engine.clone(),
+            tokenizer,
+        })
+    }
+
+    /// Token ids of a sentence, `[CLS]` and `[SEP]` included.
+    ///
+    /// # Errors
+    /// What the tokenizer refuses.
+    pub fn tokens(&self, sentence: &str) -> Result<Vec<u32>> {
+        let encoded = self.tokenizer.encode(sentence, true).map_err(|e| anyhow::anyhow!("cannot tokenize: {e}"))?;
+        Ok(encoded.get_ids().to_vec())
+    }
+
+    /// The embeddings of `sentences`, all at once.
+    ///
+    /// # Errors
+    /// What the tokenizer or the device refuses.
+    pub fn embed(&self, sentences: &[impl AsRef<str>]) -> Result<Embedded> {
+        let ids: Vec<Vec<u32>> = sentences.iter().map(|s| self.tokens(s.as_ref())).collect::<Result<_>>()?;
+        let lens: Vec<usize> = ids.iter().map(Vec::len).collect();
+        let words: Vec<i32> = ids.iter().flatten().map(|&id| id as i32).collect();
+        let places: Vec<i32> = lens.iter().flat_map(|&len| 0..len as i32).collect();
+        let tokens = words.len();
+        let sequences = Sequences::new(&self.engine, &lens)?;
+        let words = self.words.gather(&self.engine.tensor(&[tokens], &words)?)?;
+        let places = self.positions.gather(&self.engine.tensor(&[tokens], &places)?)?;
+
+        let (mut x, _) = words.add_norm(&places, self.norm.as_norm())?;
+        let mut product = String::new();
+        for layer in &self.layers {
+            let qkv = layer.qkv.times(&x, Epilogue::default())?;
+            let head =
+                |i: usize| qkv.slice_cols(i * HIDDEN..(i + 1) * HIDDEN)?.reshape(&[tokens, HEADS, HIDDEN / HEADS]);
+            let options = Attend { queries: Some(&sequences), ..Attend::default() };
+            let seen = head(0)?.attention(&head(1)?, &head(2)?, &options)?.reshape(&[tokens, HIDDEN])?;
+            let attended = layer.attended.times(&seen, Epilogue { residual: Some(&x), ..Epilogue::default() })?;
+            x = attended.norm(layer.attended_norm.as_norm())?;
+            let wide = layer.wide.times(&x, Epilogue { act: Act::Gelu, ..Epilogue::default() })?;
+            let narrow = layer.narrow.times(&wide, Epilogue { residual: Some(&x), ..Epilogue::default() })?;
+            product = narrow.how().to_string();
+            x = narrow.norm(layer.narrow_norm.as_norm())?;
+        }
+        let rows = x.cast(DType::F32)?.mean(Over::Segments(&sequences))?.l2_normalize(EPS)?;
+        Ok(Embedded { rows, product, tokens })
+    }
+}
+
+impl Affine {
+    /// `x · weightᵀ + bias`, and what follows.
+    fn times(&self, x: &Tensor, epilogue: Epilogue<'_>) -> kp_hal::Result<Tensor> {
+        x.matmul_with(&self.weight.t(), Epilogue { bias: Some(&self.bias), ..epilogue })
+    }
+
+    fn as_norm(&self) -> Norm<'_> {
+        Norm { kind: NormKind::Layer, eps: EPS, weight: Some(&self.weight), bias: Some(&self.bias) }
+    }
+}
+
+/// Takes weights out of the file in the precision wanted.
+struct Reader<'w> {
+    weights: &'w Weights,
+    precision: Precision,
+}
+
+impl Reader<'_> {
+    fn plain(&self, name: &str) -> Result<Tensor> {
+        Ok(self.weights.get(name)?.cast(self.precision.activations())?)
+    }
+
+    fn norm(&self, name: &str) -> Result<Affine> {
+        Ok(Affine { weight: self.plain(&format!("{name}.weight"))?, bias: self.plain(&format!("{name}.bias"))? })
+    }
+
+    /// Several products of one input as one.
+    fn product(&self, names: &[String]) -> Result<Affine> {
+        let parts = |what: &str| -> Result<Tensor> {
+            let parts: Vec<Tensor> =
+                names.iter().map(|name| self.weights.get(&format!("{name}.{what}"))).collect::<kp_hal::Result<_>>()?;
+            Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>())?)
+        };
+        let weight = parts("weight")?;
+        let weight = match self.precision.matrices() {
+            Some(format) => weight.quantize(format)?,
+            None => weight.cast(self.precision.activations())?,
+        };
+        Ok(Affine { weight, bias: parts("bias")?.cast(self.precision.activations())? })
+    }
+
+    fn layer(&self, index: usize) -> Result<Layer> {
+        let name = |part: &str| format!("encoder.layer.{index}.{part}");
+        let one = |part: &str| self.product(&[name(part)]);
+        Ok(Layer {
+            qkv: self.product(&["query", "key", "value"].map(|part| name(&format!("attention.self.{part}"))))?,
+            attended: one("attention.output.dense")?,
+            attended_norm: self.norm(&name("attention.output.LayerNorm"))?,
+            wide: one("intermediate.dense")?,
+            narrow: one("output.dense")?,
+            narrow_norm: self.norm(&name("output.LayerNorm"))?,
+        })
+    }
+}
