@@ -34,7 +34,7 @@ pub mod plan_cache;
 pub mod rank;
 pub mod registry;
 pub mod tensor;
-
+pub mod tune;
 pub mod wisdom;
 
 pub use candidates::{Candidate, Candidates, candidates};
@@ -46,5 +46,5 @@ pub use explain::Explanation;
 pub use kp_hal as hal;
 pub use rank::rank;
 pub use tensor::Tensor;
-
+pub use tune::{Progress, Tune, Tuned};
 pub use wisdom::Wisdom;

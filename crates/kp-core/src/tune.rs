@@ -1,0 +1,280 @@
+//! Measuring candidates, on request only: a first call never stalls to tune.
+
+pub mod fill;
+mod measure;
+
+pub use fill::{Fill, Random};
+
+use crate::{candidates::Candidate, engine::Engine, error::Result, wisdom::Fact};
+use kp_hal::{
+    AnyProblem, ErrorKind, Label, Nanos, Op, Problem, Queue,
+    op::{OpVisitor, View},
+};
+use measure::{Operands, median};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+/// How often wisdom is saved while tuning goes on, so that little is lost if the process is killed.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+
+/// How to tune.
+pub struct Tune<'t> {
+    /// Time for all of it. A launch cannot be interrupted, so the last one may end later; a candidate whose own
+    /// estimate exceeds what is left is not started.
+    pub budget: Duration,
+    /// Whether candidates whose time is known already are measured again.
+    pub again: bool,
+    /// Where inputs come from; [`Random`] if `None`.
+    pub fill: Option<&'t mut dyn Fill>,
+    /// Told before and after each candidate. If it panics, what was measured is kept.
+    pub progress: Option<&'t mut dyn FnMut(Progress<'_>)>,
+}
+
+impl Default for Tune<'_> {
+    /// Ten seconds, random inputs, nobody told.
+    fn default() -> Self {
+        Self { budget: Duration::from_secs(10), again: false, fill: None, progress: None }
+    }
+}
+
+impl fmt::Debug for Tune<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tune").field("budget", &self.budget).field("again", &self.again).finish_non_exhaustive()
+    }
+}
+
+/// Where tuning is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'p> {
+    /// The problem.
+    pub problem: &'p AnyProblem,
+    /// Its place among the problems, from 0, and how many there are.
+    pub problems: (usize, usize),
+    /// The candidate.
+    pub label: Label,
+    /// Its place among the problem's candidates, from 0, and how many there are.
+    pub candidates: (usize, usize),
+    /// How it went; `None` before it starts.
+    pub outcome: Option<&'p Outcome>,
+    /// Time since tuning began.
+    pub elapsed: Duration,
+}
+
+/// How one candidate went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Its median time.
+    Measured(Nanos),
+    /// Its time was known already.
+    Known(Nanos),
+    /// It could not be planned or launched.
+    Failed(String),
+    /// The budget does not allow it.
+    Skipped(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Measured(time) => time.fmt(f),
+            Self::Known(time) => write!(f, "{time}, known"),
+            Self::Failed(why) => write!(f, "failed: {why}"),
+            Self::Skipped(why) => write!(f, "skipped: {why}"),
+        }
+    }
+}
+
+/// One candidate of one problem, and how it went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Measurement {
+    /// The problem.
+    pub problem: AnyProblem,
+    /// The candidate; `None` if the problem as a whole could not be measured.
+    pub label: Option<Label>,
+    /// How it went.
+    pub outcome: Outcome,
+}
+
+/// What tuning found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tuned {
+    /// Every candidate of every problem, in the order tried.
+    pub measurements: Vec<Measurement>,
+    /// Time it took.
+    pub took: Duration,
+}
+
+impl Engine {
+    /// Measures every candidate of every problem, and keeps the times as wisdom: on disk, and for the rankings from
+    /// now on. Plans made before are forgotten; those in use live on.
+    ///
+    /// Each problem gets an equal share of what is left of the budget, and so does each of its candidates, the most
+    /// promising first. Buffers are reused, so what fits a cache is measured in that cache.
+    ///
+    /// # Errors
+    /// `Wisdom` if what is measured cannot be saved: before measuring if that can be seen, else after; it is used in
+    /// memory all the same. `Hal` if the device is lost.
+    pub fn tune(&self, problems: &[AnyProblem], tune: Tune<'_>) -> Result<Tuned> {
+        /// Also when the caller's closure panics: rankings have changed.
+        struct Forget<'e>(&'e Engine);
+        impl Drop for Forget<'_> {
+            fn drop(&mut self) {
+                self.0.forget_plans();
+            }
+        }
+        self.check_wisdom_writable()?;
+        let _span = tracing::info_span!("tune", problems = problems.len(), budget = ?tune.budget).entered();
+        let start = Instant::now();
+        let _forget = Forget(self);
+        let mut random = Random::default();
+        let mut session = Session {
+            engine: self,
+            queue: self.queue()?,
+            fill: match tune.fill {
+                Some(fill) => fill,
+                None => &mut random,
+            },
+            progress: tune.progress,
+            again: tune.again,
+            start,
+            deadline: start.checked_add(tune.budget),
+            tuned: Tuned::default(),
+        };
+        let mut saved = start;
+        for (at, problem) in problems.iter().enumerate() {
+            problem.visit(One { session: &mut session, any: problem, place: (at, problems.len()) })?;
+            if saved.elapsed() > SAVE_EVERY {
+                self.save_wisdom()?;
+                saved = Instant::now();
+            }
+        }
+        session.tuned.took = start.elapsed();
+        self.save_wisdom()?;
+        Ok(session.tuned)
+    }
+}
+
+/// One run of `tune`.
+struct Session<'s, 't> {
+    engine: &'s Engine,
+    queue: Box<dyn Queue>,
+    fill: &'s mut (dyn Fill + 't),
+    progress: Option<&'t mut (dyn FnMut(Progress<'_>) + 't)>,
+    again: bool,
+    start: Instant,
+    /// `None` if no clock counts that far.
+    deadline: Option<Instant>,
+    tuned: Tuned,
+}
+
+impl Session<'_, '_> {
+    fn left(&self) -> Duration {
+        self.deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
+    }
+
+    fn tell(&mut self, progress: Progress<'_>) {
+        if let Some(tell) = &mut self.progress {
+            tell(progress);
+        }
+    }
+}
+
+/// One problem of it.
+struct One<'o, 's, 't> {
+    session: &'o mut Session<'s, 't>,
+    any: &'o AnyProblem,
+    place: (usize, usize),
+}
+
+impl OpVisitor for One<'_, '_, '_> {
+    type Out = kp_hal::Result<()>;
+
+    fn visit<O: Op>(self, problem: &Problem<O::Spec>) -> Self::Out {
+        let Self { session, any, place } = self;
+        let _span = tracing::debug_span!("measure", %problem).entered();
+        let found = session.engine.candidates(problem);
+        let share = share_of(session.left(), place.1 - place.0);
+        let end = Instant::now().checked_add(share);
+        let whole = |session: &mut Session<'_, '_>, outcome| {
+            session.tuned.measurements.push(Measurement { problem: *any, label: None, outcome });
+            Ok(())
+        };
+        if found.accepted.is_empty() {
+            let why = ErrorKind::Unsupported(found.rejected).to_string();
+            return whole(session, Outcome::Failed(why));
+        }
+        // Inputs are made when the first candidate needs them.
+        let mut operands = None;
+        for (at, candidate) in found.accepted.iter().enumerate() {
+            let progress = Progress {
+                problem: any,
+                problems: place,
+                label: candidate.label(),
+                candidates: (at, found.accepted.len()),
+                outcome: None,
+                elapsed: session.start.elapsed(),
+            };
+            session.tell(progress);
+            let share = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            let share = share_of(share, found.accepted.len() - at);
+            let outcome = match candidate.measured.filter(|_| !session.again) {
+                Some(time) => Outcome::Known(time),
+                None if session.left().is_zero() => Outcome::Skipped("the budget is spent".into()),
+                None if Nanos::from(session.left()) < candidate.time() => {
+                    let (needs, left) = (candidate.time(), Nanos::from(session.left()));
+                    Outcome::Skipped(format!("one launch may take {needs}, {left} are left"))
+                }
+                None => match run(session, problem, candidate, &mut operands, any, share) {
+                    Ok(time) => Outcome::Measured(time),
+                    Err(error) => {
+                        tracing::warn!(kernel = %candidate.label(), %error, "cannot be measured");
+                        if let ErrorKind::Fault(fault) = error.kind() {
+                            if fault.device_lost {
+                                return Err(error);
+                            }
+                            // A faulted queue stays so; buffers it used may be in any state.
+                            session.queue = session.engine.queue()?;
+                            operands = None;
+                        }
+                        Outcome::Failed(error.to_string())
+                    }
+                },
+            };
+            if let Outcome::Measured(time) = outcome {
+                let fact = Fact { time, code: candidate.kernel.code() };
+                session.engine.record(any, candidate.label(), fact);
+                tracing::debug!(kernel = %candidate.label(), %time, "measured");
+            }
+            session.tell(Progress { outcome: Some(&outcome), elapsed: session.start.elapsed(), ..progress });
+            let label = Some(candidate.label());
+            session.tuned.measurements.push(Measurement { problem: *any, label, outcome });
+        }
+        Ok(())
+    }
+}
+
+/// Plans one candidate and takes its time, for about `share`.
+fn run<O: Op>(
+    session: &mut Session<'_, '_>,
+    problem: &Problem<O::Spec>,
+    candidate: &Candidate<O>,
+    operands: &mut Option<Operands>,
+    any: &AnyProblem,
+    share: Duration,
+) -> kp_hal::Result<Nanos> {
+    if operands.is_none() {
+        *operands = Some(Operands::new::<O>(session.engine, &mut *session.queue, problem, any, session.fill)?);
+    }
+    let operands = operands.as_mut().expect("just made");
+    let views: Vec<Option<View<'_>>> = operands.views();
+    let args = <O::Args<'_> as kp_hal::Args<'_>>::bind(views)?;
+    let plan = candidate.kernel.plan(session.engine.device(), problem, candidate.variant)?;
+    median(&mut *session.queue, share, |queue| plan.launch(queue, &args))
+}
+
+/// An equal part for each of `among`.
+fn share_of(time: Duration, among: usize) -> Duration {
+    time / u32::try_from(among.max(1)).unwrap_or(u32::MAX)
+}
