@@ -2,7 +2,7 @@
 
 use super::{
     Data, Element, How, Tensor,
-    run::{Output, dim, refuse, tight},
+    run::{Output, refuse, scale_count, tight},
     view::shape_text,
 };
 use crate::Engine;
@@ -128,8 +128,7 @@ impl Tensor {
 
     fn upload(engine: &Engine, shape: &[usize], format: Format, parts: [&[u8]; 4]) -> Result<Self> {
         let extent = tight(shape, format.dtype)?;
-        let (rows, cols) = extent.rows_and_cols();
-        let scales = format.scale_count(dim("rows", rows)?, dim("columns", cols)?);
+        let scales = scale_count(format, &extent)?;
         let needs = [
             Some(format.dtype.bytes(extent.span() as u64)),
             format.scale_dtype().map(|dtype| dtype.bytes(scales)),

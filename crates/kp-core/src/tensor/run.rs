@@ -63,8 +63,7 @@ impl Output {
     pub(super) fn new(engine: &Engine, sizes: &[usize], format: impl Into<Format>) -> Result<Self> {
         let format = format.into();
         let extent = tight(sizes, format.dtype)?;
-        let (rows, cols) = extent.rows_and_cols();
-        let scales = format.scale_count(dim("rows", rows)?, dim("columns", cols)?);
+        let scales = scale_count(format, &extent)?;
         let alloc = |on: bool, dtype: DType, elements: u64| on.then(|| engine.alloc(dtype.bytes(elements))).transpose();
         let scale_dtype = format.scale_dtype();
         let data = Data {
@@ -86,6 +85,15 @@ impl Output {
         let Self { data, extent, format } = self;
         Tensor { engine: engine.clone(), data: Arc::new(data), extent, format, flipped: false, how }
     }
+}
+
+/// Scales of a tight tensor, which a format sees as rows of its last dimension.
+pub(super) fn scale_count(format: Format, extent: &Extent) -> Result<u64> {
+    if format.scale_dtype().is_none() {
+        return Ok(0);
+    }
+    let (rows, cols) = extent.rows_and_cols();
+    Ok(format.scale_count(dim("rows", rows)?, dim("columns", cols)?))
 }
 
 impl Engine {

@@ -37,7 +37,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::slice`].
     pub fn slice_rows(&self, range: Range<usize>) -> Result<Self> {
-        self.slice(self.rank().wrapping_sub(2), range)
+        self.slice_from_end(2, range)
     }
 
     /// Columns `range`: a part of the last dimension.
@@ -45,7 +45,13 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::slice`].
     pub fn slice_cols(&self, range: Range<usize>) -> Result<Self> {
-        self.slice(self.rank().wrapping_sub(1), range)
+        self.slice_from_end(1, range)
+    }
+
+    fn slice_from_end(&self, back: usize, range: Range<usize>) -> Result<Self> {
+        let dim = self.rank().checked_sub(back);
+        let few = || refuse("slice", [("x", self.describe())], format!("it needs at least {back} dimensions"));
+        self.slice(dim.ok_or_else(few)?, range)
     }
 
     /// The part at `range` of dimension `dim`.
@@ -57,11 +63,7 @@ impl Tensor {
         self.plain("slice", "x")?;
         let is = || [("x", self.describe())];
         let Some(&size) = self.shape().get(dim) else {
-            return Err(refuse(
-                "slice",
-                is(),
-                format!("it needs at least {} dimensions", dim.wrapping_add(2).max(1) - 1),
-            ));
+            return Err(refuse("slice", is(), format!("it has no dimension {dim}")));
         };
         if range.start > range.end || range.end > size {
             return Err(refuse("slice", is(), format!("dimension {dim} has no {range:?}")));
