@@ -19,7 +19,6 @@ features=(
     cpu  # kp-cpu
     null # kp-null
     safetensors # weights from files
-    safetensors
 )
 cargo check -p kp-core
 cargo check -p kp-core --no-default-features
