@@ -9,7 +9,7 @@ use super::{
 use std::collections::BTreeSet;
 
 /// In each op folder of each backend, a file that implements `Kernel` names the kernel after itself, and the folder's
-/// `mod.rs` lists it.
+/// `mod.rs` lists it. A kernel of every op stands above the folders.
 pub(crate) fn stems(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in tree.crates().filter(|name| is_backend(name)) {
@@ -20,7 +20,7 @@ pub(crate) fn stems(tree: &Tree) -> Vec<Finding> {
                 continue;
             }
             let Some((op, _)) = file.path[src.len()..].rsplit_once('/') else {
-                findings.push(file.finding(1, "a kernel stands in the folder of its op: src/<op>/<stem>.rs"));
+                findings.extend(shared(tree, &src, file, &types));
                 continue;
             };
             if file.name() == "mod.rs" {
@@ -39,6 +39,31 @@ pub(crate) fn stems(tree: &Tree) -> Vec<Finding> {
                 None => findings.push(file.finding(1, format!("its op has no list: {list} is missing"))),
                 Some(list) => findings.extend(unlisted(file, &types, list)),
             }
+        }
+    }
+    findings
+}
+
+/// For a kernel of every op, `src/<stem>.rs`: each op that lists it says in `src/<op>/<stem>.rs` what is its own, and each
+/// that says so lists it.
+fn shared(tree: &Tree, src: &str, file: &File, types: &BTreeSet<String>) -> Vec<Finding> {
+    if !file.source().code.contains("impl<") {
+        return vec![file.finding(1, "a kernel of one op stands in its folder: src/<op>/<stem>.rs")];
+    }
+    let mut findings = wrong_name(file);
+    let lists = tree.under(src).filter(|list| list.name() == "mod.rs");
+    for list in lists {
+        let own = list.path.replace("mod.rs", file.name());
+        let listed = types.iter().find(|name| list.source().find_all(name).next().is_some());
+        match (listed, tree.get(&own)) {
+            (Some(name), None) => {
+                findings.push(list.finding(list.line_with(name), format!("lists {name}, but {own} is missing")))
+            }
+            (None, Some(own)) => {
+                findings.push(own.finding(1, format!("its kernel is not in the list of {}", list.path)))
+            }
+            (Some(_), Some(own)) => findings.extend(wrong_hash(own)),
+            (None, None) => {}
         }
     }
     findings

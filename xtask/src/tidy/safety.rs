@@ -84,15 +84,14 @@ fn doc_above(file: &File, line: usize) -> String {
 /// Files outside backends that may hold `unsafe`: the plan, and the traits of which a driver must promise more than types say.
 const PLACES: &[&str] = &["crates/kp-hal/src/kernel.rs", "crates/kp-hal/src/device.rs"];
 
-/// Files of a backend's `src` that speak to its driver, its threads or its memory, make plans for all its
-/// kernels, measure the hardware with instructions it may not have, or write what all its kernels write.
-const DRIVER: &[&str] =
-    &["device.rs", "driver.rs", "kernel.rs", "memory.rs", "peaks.rs", "queue.rs", "store.rs", "threads.rs"];
+/// Files of a backend that are facts and lists. The others speak to its driver, its threads or its memory, or are kernels
+/// and what kernels share.
+const FACTS: &[&str] = &["lib.rs", "caps.rs"];
 
 /// What a test or bench may be unsafe for: an allocator that counts, and the promises of kp-hal.
 const IN_TESTS: &[&str] = &["GlobalAlloc", "Plan::new", "adopt_queue", "external", "from_raw", "replay"];
 
-/// `unsafe` stands in the places above, in a backend's kernels, in any `memory.rs`; in tests and benches for little.
+/// `unsafe` stands in the places above, in a backend's driver and kernels, in any `memory.rs`; in tests and benches for little.
 pub(crate) fn places(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust().filter(|file| !may_be_unsafe(file)) {
@@ -121,10 +120,5 @@ fn may_be_unsafe(file: &File) -> bool {
     if folders.iter().any(|folder| matches!(*folder, "tests" | "benches")) {
         return IN_TESTS.iter().any(|name| file.source().find_all(name).next().is_some());
     }
-    match folders[..] {
-        ["crates", name, "src", file] => is_backend(name) && DRIVER.contains(&file),
-        // A backend's folders are its ops, with the kernels, and its driver.
-        ["crates", name, "src", ..] => is_backend(name),
-        _ => false,
-    }
+    matches!(folders[..], ["crates", name, "src", ..] if is_backend(name)) && !FACTS.contains(&file.name())
 }

@@ -225,7 +225,7 @@ const BAD: &[Bad] = &[
     Bad {
         check: "stems",
         files: &[("crates/kp-x/Cargo.toml", ""), ("crates/kp-x/src/simt.rs", "impl Kernel<Gemm> for Simt {}\n")],
-        found: "crates/kp-x/src/simt.rs:1: a kernel stands in the folder of its op: src/<op>/<stem>.rs",
+        found: "crates/kp-x/src/simt.rs:1: a kernel of one op stands in its folder: src/<op>/<stem>.rs",
     },
     Bad {
         check: "stems",
@@ -247,6 +247,42 @@ const BAD: &[Bad] = &[
             ),
         ],
         found: "crates/kp-x/src/gemm/simd.rs:3: hashes simt, not simd: measurements would outlive changes",
+    },
+    Bad {
+        check: "stems",
+        files: &[
+            ("crates/kp-x/Cargo.toml", ""),
+            ("crates/kp-x/src/any.rs", "impl<O> Kernel<O> for Any<O> {\n    const NAME: &str = \"any\";\n}\n"),
+            ("crates/kp-x/src/cast/any.rs", "include_bytes!(\"any.rs\")\n"),
+            ("crates/kp-x/src/cast/mod.rs", "&Any::<Cast>::KERNEL\n"),
+            ("crates/kp-x/src/gemm/mod.rs", "\n&Any::<Gemm>::KERNEL\n"),
+        ],
+        found: "crates/kp-x/src/gemm/mod.rs:2: lists Any, but crates/kp-x/src/gemm/any.rs is missing",
+    },
+    Bad {
+        check: "stems",
+        files: &[
+            ("crates/kp-x/Cargo.toml", ""),
+            ("crates/kp-x/src/any.rs", "impl<O> Kernel<O> for Any<O> {\n    const NAME: &str = \"any\";\n}\n"),
+            ("crates/kp-x/src/cast/any.rs", ""),
+            ("crates/kp-x/src/cast/mod.rs", "mod any;\n"),
+        ],
+        found: "crates/kp-x/src/cast/any.rs:1: its kernel is not in the list of crates/kp-x/src/cast/mod.rs",
+    },
+    Bad {
+        check: "stems",
+        files: &[
+            ("crates/kp-x/Cargo.toml", ""),
+            ("crates/kp-x/src/any.rs", "impl<O> Kernel<O> for Any<O> {\n    const NAME: &str = \"any\";\n}\n"),
+            ("crates/kp-x/src/cast/any.rs", "include_bytes!(\"simd.rs\")\n"),
+            ("crates/kp-x/src/cast/mod.rs", "&Any::<Cast>::KERNEL\n"),
+        ],
+        found: "crates/kp-x/src/cast/any.rs:1: hashes simd, not any: measurements would outlive changes",
+    },
+    Bad {
+        check: "unsafe-places",
+        files: &[("crates/kp-x/src/rows.rs", "unsafe { f() }\n"), ("crates/kp-x/src/caps.rs", "unsafe { f() }\n")],
+        found: "crates/kp-x/src/caps.rs:1: unsafe may not stand in this file; move it to a driver file, memory.rs or a kernel",
     },
     Bad {
         check: "device-stems",
