@@ -105,6 +105,30 @@ impl Scaled {
         }
     }
 
+    /// Operand, index and slack of every element that holds a result: codes, and the scales in use.
+    pub(crate) fn elements(&self) -> Vec<(&'static str, u64, f64)> {
+        let (rows, cols, batch) = self.shape;
+        let format = self.matrix.format;
+        let (o_blocks, i_blocks) = format.blocks(rows, cols);
+        let mut out: Vec<_> = self.global.written().map(|name| (name, 0, 0.0)).into_iter().collect();
+        for b in 0..batch {
+            let cells = Block { rows: 0..rows, cols: 0..cols };
+            for (row, col) in cells.cells().filter(|&(row, col)| self.value(b, row, col) != Want::Untouched) {
+                out.push((self.codes, place(&self.matrix, (rows, b), row, col), 0.0));
+            }
+            for name in [self.scale, self.zero].into_iter().filter_map(Part::written) {
+                let first = u64::from(b) * format.scale_count(rows, cols);
+                for o in 0..o_blocks {
+                    out.extend((0..i_blocks).map(|i| match format.scheme {
+                        Scheme::Tensor => (name, 0, 0.0),
+                        _ => (name, first + format.scale_index((o, i), (rows, cols)), 0.0),
+                    }));
+                }
+            }
+        }
+        out
+    }
+
     fn value(&self, b: u32, row: u32, col: u32) -> Want {
         let (rows, cols) = (self.shape.0 as usize, self.shape.1 as usize);
         self.values[(b as usize * rows + row as usize) * cols + col as usize]
