@@ -1,17 +1,18 @@
 //! One pool of threads for the process: parallel loops that start in well under a microsecond.
 //!
-//! A loop is published by storing its number, which no loop had before; idle workers see it while they
-//! still spin, or are woken. Workers enter by counting themselves in and then looking whether the loop
-//! is still open; the caller closes it when its indices have run out and waits until all who
-//! entered have left. So a worker that never woke costs nothing, and the closure outlives its users.
+//! The caller opens a gate behind which its loop stands; idle workers see that while they still spin,
+//! or are woken, and take part. When the indices have run out the caller closes the gate and waits
+//! for those inside only, so a worker that never woke costs nothing.
 
+mod gate;
+
+use gate::Gate;
 use std::{
-    cell::UnsafeCell,
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc, Mutex, OnceLock, TryLockError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     thread::{self, Thread},
     time::{Duration, Instant},
@@ -46,8 +47,6 @@ pub(crate) fn for_each(tasks: usize, body: impl Fn(usize) + Sync) {
     Pool::global().run(tasks, &body);
 }
 
-type Body<'a> = &'a (dyn Fn(usize) + Sync);
-
 struct Pool {
     shared: Arc<Shared>,
     workers: Vec<Thread>,
@@ -56,24 +55,17 @@ struct Pool {
 }
 
 struct Shared {
-    /// Number of the open loop, or 0.
-    open: AtomicU64,
-    /// The next index to hand out.
-    next: AtomicUsize,
-    tasks: AtomicUsize,
-    /// Workers between entering and leaving.
-    inside: AtomicUsize,
-    body: UnsafeCell<Option<Body<'static>>>,
-    /// The first panic of the loop.
-    panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
+    gate: Gate<Loop>,
+    /// Whether each worker sleeps, or is about to.
     parked: Box<[AtomicBool]>,
 }
 
-// SAFETY: `body` is written only while no loop is open and no worker is inside, and read only by
-// workers inside an open loop; the other fields are atomics and locks.
-unsafe impl Sync for Shared {}
-// SAFETY: the only field that is not `Send` is the reference to a `Sync` closure.
-unsafe impl Send for Shared {}
+/// One parallel loop, as its workers see it.
+#[derive(Clone, Copy)]
+struct Loop {
+    /// Runs indices until there are none left. Lives on the caller's stack.
+    take_part: &'static (dyn Fn() + Sync),
+}
 
 impl Pool {
     fn global() -> &'static Self {
@@ -82,15 +74,8 @@ impl Pool {
     }
 
     fn new(workers: usize) -> Self {
-        let shared = Arc::new(Shared {
-            open: AtomicU64::new(0),
-            next: AtomicUsize::new(0),
-            tasks: AtomicUsize::new(0),
-            inside: AtomicUsize::new(0),
-            body: UnsafeCell::new(None),
-            panic: Mutex::new(None),
-            parked: (0..workers).map(|_| AtomicBool::new(false)).collect(),
-        });
+        let shared =
+            Arc::new(Shared { gate: Gate::new(), parked: (0..workers).map(|_| AtomicBool::new(false)).collect() });
         // A thread that cannot be started is one fewer: every loop runs with what there is.
         let workers = (0..workers)
             .map_while(|i| {
@@ -102,7 +87,7 @@ impl Pool {
         Self { shared, workers, busy: Mutex::new(()) }
     }
 
-    fn run(&self, tasks: usize, body: Body<'_>) {
+    fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
         // Nested calls come from a thread that holds the lock or works for one who does.
         let _busy = match self.busy.try_lock() {
             Ok(busy) => busy,
@@ -110,98 +95,57 @@ impl Pool {
             Err(TryLockError::Poisoned(busy)) => busy.into_inner(),
             Err(TryLockError::WouldBlock) => return (0..tasks).for_each(body),
         };
-        let shared = &*self.shared;
-        // SAFETY: only the lifetime changes, and `Close` below waits, also when unwinding, until no worker is inside.
-        let body: Body<'static> = unsafe { std::mem::transmute::<Body<'_>, Body<'static>>(body) };
-        // SAFETY: no loop is open and nobody is inside: `Close` of the loop before saw to both.
-        unsafe { *shared.body.get() = Some(body) };
-        shared.next.store(0, SeqCst);
-        shared.tasks.store(tasks, SeqCst);
-        shared.open.store(next_number(), SeqCst);
-        let close = Close(shared);
-        let helpers = self.workers.iter().zip(&shared.parked).take(tasks - 1);
-        for (worker, parked) in helpers {
+        let next = AtomicUsize::new(0);
+        let panic = Mutex::new(None);
+        let take_part = || {
+            loop {
+                let i = next.fetch_add(1, SeqCst);
+                if i >= tasks {
+                    return;
+                }
+                if let Err(why) = catch_unwind(AssertUnwindSafe(|| body(i))) {
+                    next.store(tasks, SeqCst);
+                    panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(why);
+                }
+            }
+        };
+        let take_part: &(dyn Fn() + Sync) = &take_part;
+        // SAFETY: only the lifetime changes. `close` waits until no worker is inside, before anything borrowed here
+        // is gone; nothing between opening and closing unwinds, since `take_part` catches what bodies throw.
+        let take_part = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(take_part) };
+        // SAFETY: `busy` keeps other callers out, and the loop before was closed.
+        unsafe { self.shared.gate.open(Loop { take_part }) };
+        for (worker, parked) in self.workers.iter().zip(&self.shared.parked).take(tasks - 1) {
             if parked.swap(false, SeqCst) {
                 worker.unpark();
             }
         }
-        shared.take_part(body);
-        drop(close);
-        let panic = shared.panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        if let Some(panic) = panic {
-            resume_unwind(panic);
+        take_part();
+        self.shared.gate.close();
+        if let Some(why) = panic.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+            resume_unwind(why);
         }
     }
-}
-
-/// Closes the loop and waits until everyone has left.
-struct Close<'s>(&'s Shared);
-
-impl Drop for Close<'_> {
-    fn drop(&mut self) {
-        self.0.open.store(0, SeqCst);
-        let mut spins = 0_u32;
-        while self.0.inside.load(SeqCst) != 0 {
-            std::hint::spin_loop();
-            spins += 1;
-            // A worker may have lost its core.
-            if spins.is_multiple_of(1024) {
-                thread::yield_now();
-            }
-        }
-    }
-}
-
-/// A number no other loop of the process has.
-fn next_number() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, SeqCst) + 1
 }
 
 impl Shared {
     fn work(&self, me: usize) {
-        let (mut done, mut idle_since, mut spins) = (0, Instant::now(), 0_u32);
+        let (mut seen, mut idle_since, mut spins) = (0, Instant::now(), 0_u32);
         loop {
-            let number = self.open.load(SeqCst);
-            if number != 0 && number != done {
-                self.inside.fetch_add(1, SeqCst);
-                if self.open.load(SeqCst) == number {
-                    // SAFETY: the loop is open and we are counted in, so its body stays until we leave.
-                    let body = unsafe { *self.body.get() };
-                    self.take_part(body.expect("an open loop has a body"));
-                    done = number;
-                }
-                self.inside.fetch_sub(1, SeqCst);
+            if self.gate.enter(&mut seen, |open| (open.take_part)()) {
                 (idle_since, spins) = (Instant::now(), 0);
                 continue;
             }
             std::hint::spin_loop();
             spins += 1;
             if spins.is_multiple_of(64) && idle_since.elapsed() > SPIN {
-                self.parked[me].store(true, SeqCst);
-                // A loop that was opened before the flag was seen would not wake us: look once more.
-                let open = self.open.load(SeqCst);
-                if open == 0 || open == done {
+                // Swaps on both sides: either the caller's comes second and wakes us, or ours does and we see its loop.
+                self.parked[me].swap(true, SeqCst);
+                if !self.gate.is_news(seen) {
                     thread::park();
                 }
                 self.parked[me].store(false, SeqCst);
                 (idle_since, spins) = (Instant::now(), 0);
-            }
-        }
-    }
-
-    /// Runs indices until there are no more.
-    fn take_part(&self, body: Body<'_>) {
-        let tasks = self.tasks.load(SeqCst);
-        loop {
-            let i = self.next.fetch_add(1, SeqCst);
-            if i >= tasks {
-                return;
-            }
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(i))) {
-                self.next.store(tasks, SeqCst);
-                let mut first = self.panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                first.get_or_insert(panic);
             }
         }
     }
