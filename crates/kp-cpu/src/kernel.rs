@@ -43,18 +43,28 @@ pub(crate) unsafe fn optional<'a>(view: &Option<Slice<'a>>) -> &'a [u8] {
     view.as_ref().map_or(&[], |view| unsafe { crate::memory::bytes(view) })
 }
 
-/// The bytes of an output, for parallel loops whose iterations write disjoint parts of it.
-#[derive(Clone, Copy)]
-pub(crate) struct Output<'a> {
-    first: *mut u8,
-    bytes: usize,
-    life: std::marker::PhantomData<&'a mut [u8]>,
+/// Elements for parallel loops whose iterations write disjoint parts of them.
+pub(crate) struct Disjoint<'a, T> {
+    first: *mut T,
+    len: usize,
+    life: std::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it stands for an exclusive borrow of bytes, and `part` makes its users promise to share them disjointly.
-unsafe impl Send for Output<'_> {}
+/// The bytes of an output.
+pub(crate) type Output<'a> = Disjoint<'a, u8>;
+
+impl<T> Clone for Disjoint<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Disjoint<'_, T> {}
+
+// SAFETY: it stands for an exclusive borrow of elements, and `part` makes its users promise to share them disjointly.
+unsafe impl<T: Send> Send for Disjoint<'_, T> {}
 // SAFETY: as above.
-unsafe impl Sync for Output<'_> {}
+unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
 impl<'a> Output<'a> {
     /// # Safety
@@ -76,27 +86,59 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// The same of ordinary memory, such as scratch.
-    pub(crate) fn of(bytes: &'a mut [u8]) -> Self {
-        Self { first: bytes.as_mut_ptr(), bytes: bytes.len(), life: std::marker::PhantomData }
-    }
-
     /// Length in bytes.
     pub(crate) fn bytes(self) -> usize {
-        self.bytes
+        self.len
+    }
+}
+
+impl<'a, T> Disjoint<'a, T> {
+    /// Of ordinary memory, such as scratch.
+    pub(crate) fn of(elements: &'a mut [T]) -> Self {
+        Self { first: elements.as_mut_ptr(), len: elements.len(), life: std::marker::PhantomData }
     }
 
-    /// Bytes `range`.
+    /// Elements `range`, to be divided further.
+    ///
+    /// # Panics
+    /// If `range` leaves the elements.
+    pub(crate) fn range(self, range: std::ops::Range<usize>) -> Self {
+        self.check(&range);
+        // SAFETY: inside the borrow `self` stands for.
+        Self { first: unsafe { self.first.add(range.start) }, len: range.len(), life: self.life }
+    }
+
+    /// Elements `range`.
     ///
     /// # Safety
     /// No two results that live at the same time overlap.
     ///
     /// # Panics
-    /// If `range` leaves the output.
+    /// If `range` leaves the elements.
     #[expect(clippy::mut_from_ref, reason = "the disjointness is the caller's promise")]
-    pub(crate) unsafe fn part(&self, range: std::ops::Range<usize>) -> &'a mut [u8] {
-        assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} is outside 0..{}", self.bytes);
+    #[inline(always)]
+    pub(crate) unsafe fn part(&self, range: std::ops::Range<usize>) -> &'a mut [T] {
+        self.check(&range);
         // SAFETY: inside the borrow `self` stands for; disjoint from all others by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(range.start), range.len()) }
+    }
+
+    /// Elements `range`, to read.
+    ///
+    /// # Safety
+    /// Nothing writes them for as long as the result lives.
+    ///
+    /// # Panics
+    /// If `range` leaves the elements.
+    #[inline(always)]
+    pub(crate) unsafe fn shared(&self, range: std::ops::Range<usize>) -> &'a [T] {
+        self.check(&range);
+        // SAFETY: inside the borrow `self` stands for; not written by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.first.add(range.start), range.len()) }
+    }
+
+    #[inline(always)]
+    fn check(&self, range: &std::ops::Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} is outside 0..{}", self.len);
     }
 }

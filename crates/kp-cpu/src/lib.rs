@@ -9,6 +9,8 @@ mod activation;
 mod caps;
 mod dequantize;
 mod device;
+mod gemm;
+mod grouped_gemm;
 mod kernel;
 mod memory;
 mod norm;
@@ -21,6 +23,7 @@ mod queue;
 mod reduce;
 mod rope;
 mod rows;
+mod simd;
 mod softmax;
 mod store;
 mod threads;
@@ -38,6 +41,8 @@ pub static BACKEND: &dyn Backend = &Cpu;
 pub const KERNELS: Kernels = Kernels {
     activation: activation::KERNELS,
     dequantize: dequantize::KERNELS,
+    gemm: gemm::KERNELS,
+    grouped_gemm: grouped_gemm::KERNELS,
     norm: norm::KERNELS,
     norm_backward: norm_backward::KERNELS,
     quantize: quantize::KERNELS,

@@ -87,6 +87,27 @@ pub(crate) unsafe fn bytes_mut<'a>(view: &'a SliceMut<'_>) -> &'a mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(pointer(view.addr(), view.bytes()), view.bytes() as usize) }
 }
 
+/// A number that any bits are a value of.
+///
+/// # Safety
+/// Every pattern of its bits is a value, and it has no padding.
+pub(crate) unsafe trait Number: Copy + 'static {}
+// SAFETY: any four bytes are an f32.
+unsafe impl Number for f32 {}
+// SAFETY: any eight bytes are an f64.
+unsafe impl Number for f64 {}
+
+/// Scratch as numbers.
+///
+/// # Panics
+/// If `bytes` start or end within a number.
+pub(crate) fn numbers_mut<T: Number>(bytes: &mut [u8]) -> &mut [T] {
+    // SAFETY: any bytes are a `T`.
+    let (before, numbers, after) = unsafe { bytes.align_to_mut() };
+    assert!(before.is_empty() && after.is_empty(), "scratch is cut at multiples of its numbers' size");
+    numbers
+}
+
 /// The pointer an address stands for; any aligned one for no bytes, whose address may be anything.
 fn pointer(addr: u64, bytes: u64) -> *mut u8 {
     if bytes == 0 { NonNull::dangling().as_ptr() } else { std::ptr::with_exposed_provenance_mut(addr as usize) }

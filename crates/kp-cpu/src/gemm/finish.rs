@@ -1,0 +1,386 @@
+//! From sums to D: alpha, C, bias, activation, gate, residual, store.
+
+use super::product::{Item, Product, Summing, Sums};
+use crate::{
+    act,
+    kernel::{Disjoint, Output},
+    numbers::{self, Real},
+    store::Store,
+};
+use kp_hal::{
+    DType,
+    op::{Addend, Format, Gate, GemmSpec, Order, Overflow, Scheme},
+};
+use std::ops::Range;
+
+/// Rows that are finished together: even, so that two 4-bit codes of a column share a byte of one group.
+const GROUP: usize = 8;
+
+/// Columns of A·B cut into panels of `width`, the last one shorter. With `Gate::Halves` panels of g and of u
+/// alternate, so that two neighbours always hold what belongs together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panels {
+    pub(crate) width: usize,
+    cols: usize,
+    gate: Gate,
+}
+
+impl Panels {
+    pub(crate) fn of(spec: &GemmSpec, width: usize) -> Self {
+        Self { width, cols: spec.n as usize, gate: spec.epilogue.gate }
+    }
+
+    /// Panels there are.
+    pub(crate) fn count(&self) -> usize {
+        match self.gate {
+            Gate::Halves => 2 * (self.cols / 2).div_ceil(self.width),
+            Gate::None | Gate::Pairs => self.cols.div_ceil(self.width),
+        }
+    }
+
+    /// Panels must be cut into runs of a multiple of this.
+    pub(crate) fn unit(&self) -> usize {
+        if self.gate == Gate::Halves { 2 } else { 1 }
+    }
+
+    /// The columns of panel `p`.
+    pub(crate) fn columns(&self, p: usize) -> Range<usize> {
+        match self.gate {
+            Gate::Halves => {
+                let half = self.cols / 2;
+                let (first, end) = (p / 2 * self.width, ((p / 2 + 1) * self.width).min(half));
+                let offset = p % 2 * half;
+                first + offset..end + offset
+            }
+            Gate::None | Gate::Pairs => p * self.width..((p + 1) * self.width).min(self.cols),
+        }
+    }
+
+    /// The columns of D that panels `run` make.
+    fn d_columns(&self, run: &Range<usize>) -> Range<usize> {
+        let (first, last) = (self.columns(run.start), self.columns(run.end - 1));
+        match self.gate {
+            Gate::None => first.start..last.end,
+            Gate::Pairs => first.start / 2..last.end / 2,
+            Gate::Halves => first.start..last.end - self.cols / 2,
+        }
+    }
+}
+
+/// Whether D cannot be stored as it is computed: its scales need whole blocks, or its bytes hold two rows.
+pub(crate) fn is_staged(spec: &GemmSpec) -> bool {
+    spec.d.format.scheme != Scheme::None || is_transposed_pairs(spec)
+}
+
+fn is_transposed_pairs(spec: &GemmSpec) -> bool {
+    spec.d.dtype().bits() == 4 && spec.d.order == Order::Col
+}
+
+/// Bytes of codes that wait to be transposed.
+pub(crate) fn codes_bytes(spec: &GemmSpec) -> usize {
+    if is_staged(spec) && spec.d.order == Order::Col { spec.m as usize * row_bytes(spec) } else { 0 }
+}
+
+fn row_bytes(spec: &GemmSpec) -> usize {
+    spec.d.dtype().bytes(spec.d_cols().into()) as usize
+}
+
+/// What follows the sums of one item.
+pub(crate) struct Finish<'p, 'a, E> {
+    pub(crate) product: &'p Product<'a>,
+    pub(crate) item: Item,
+    pub(crate) summing: Summing,
+    pub(crate) panels: Panels,
+    /// Where finished rows wait if D is staged: `m` rows of D's columns.
+    pub(crate) stage: Option<Disjoint<'p, E>>,
+}
+
+/// Elements of work space that `Finish::tile` needs for tiles of `ld` columns.
+pub(crate) const fn finish_len(ld: usize) -> usize {
+    2 * GROUP * ld
+}
+
+impl<E: Real> Finish<'_, '_, E> {
+    /// Finishes `rows` of the item and the columns of panels `run`, whose sums lie in `sums`, a row every `ld`.
+    ///
+    /// # Safety
+    /// No other thread has the same elements of D.
+    #[inline(always)]
+    pub(crate) unsafe fn tile(&self, rows: Range<usize>, run: Range<usize>, sums: &[E], ld: usize, work: &mut [E]) {
+        let cols = self.panels.d_columns(&run);
+        if cols.is_empty() {
+            return;
+        }
+        let (x, y) = work.split_at_mut(GROUP * ld);
+        for first in rows.clone().step_by(GROUP) {
+            let group = first..(first + GROUP).min(rows.end);
+            for (r, x) in group.clone().zip(x.chunks_exact_mut(ld)) {
+                let sums = &sums[(r - rows.start) * ld..][..ld];
+                self.sum_row(r, run.clone(), sums, x);
+            }
+            // SAFETY: passed on.
+            unsafe { self.add_c(group.clone(), run.clone(), x, y, ld) };
+            for (r, x) in group.clone().zip(x.chunks_exact_mut(ld)) {
+                self.activate(r, &run, x, y);
+            }
+            self.add_residual(group.clone(), cols.clone(), x, y, ld);
+            // SAFETY: passed on.
+            unsafe { self.store(group, cols.clone(), x, y, ld) };
+        }
+    }
+
+    /// alpha · sums + bias; the bias is added here unless C comes first.
+    #[inline(always)]
+    fn sum_row(&self, row: usize, run: Range<usize>, sums: &[E], x: &mut [E]) {
+        let alpha = E::from_f32(self.product.alpha);
+        let (a, b) = (&self.product.a, &self.product.b);
+        if self.summing.sums != Sums::Whole {
+            for (x, &sum) in x.iter_mut().zip(sums) {
+                *x = alpha * sum;
+            }
+            return;
+        }
+        let mut row_scale = [E::ONE];
+        a.scales_of(self.item.row_batch, self.item.row + row..self.item.row + row + 1, 0, &mut row_scale);
+        for (p, (x, sums)) in run.zip(x.chunks_exact_mut(self.panels.width).zip(sums.chunks_exact(self.panels.width))) {
+            let columns = self.panels.columns(p);
+            b.scales_of(self.item.b, columns.clone(), 0, &mut x[..columns.len()]);
+            for (x, &sum) in x[..columns.len()].iter_mut().zip(sums) {
+                // The sum is exact, and wraps to 32 bits as the problem says.
+                let sum = E::from_f64(f64::from(sum.to_f64() as i64 as i32));
+                *x = alpha * (sum * (row_scale[0] * *x));
+            }
+        }
+    }
+
+    /// x + beta · C
+    ///
+    /// # Safety
+    /// No other thread has the same elements of D.
+    #[inline(always)]
+    unsafe fn add_c(&self, rows: Range<usize>, run: Range<usize>, x: &mut [E], c: &mut [E], ld: usize) {
+        let spec = self.product.spec;
+        if self.product.beta == 0.0 || spec.c == Addend::None {
+            return;
+        }
+        let beta = E::from_f32(self.product.beta);
+        for (t, p) in run.enumerate() {
+            let at = t * self.panels.width;
+            let columns = self.panels.columns(p);
+            let width = columns.len();
+            match spec.c {
+                Addend::None => return,
+                Addend::Given(dtype) => {
+                    let first = (self.item.row_batch * spec.m as usize + self.item.row) * spec.n as usize;
+                    for (r, c) in rows.clone().zip(c.chunks_exact_mut(ld)) {
+                        let start = first + r * spec.n as usize + columns.start;
+                        numbers::read(dtype, self.product.c, start, &mut c[at..at + width]);
+                    }
+                }
+                Addend::InPlace => {
+                    let read = |start: usize, out: &mut [E]| {
+                        // SAFETY: this thread's elements of D, which nothing else has now.
+                        let bytes = unsafe { self.d_bytes(start, out.len()) };
+                        numbers::read(spec.d.dtype(), bytes, 0, out);
+                    };
+                    self.load_as_d(rows.clone(), columns, &mut c[at..], ld, read);
+                }
+            }
+            for (x, c) in x.chunks_exact_mut(ld).zip(c.chunks_exact(ld)).take(rows.len()) {
+                for (x, &c) in x[at..at + width].iter_mut().zip(&c[at..at + width]) {
+                    *x += beta * c;
+                }
+            }
+        }
+    }
+
+    /// Bias, activation and gate of one row; the results lie at the start of `x`.
+    #[inline(always)]
+    fn activate(&self, _: usize, run: &Range<usize>, x: &mut [E], bias: &mut [E]) {
+        let epilogue = &self.product.spec.epilogue;
+        let width = self.panels.width;
+        if let Some(dtype) = epilogue.bias {
+            let first = if self.item.own_bias { self.item.b * self.product.spec.n as usize } else { 0 };
+            for (p, x) in run.clone().zip(x.chunks_exact_mut(width)) {
+                let columns = self.panels.columns(p);
+                let bias = &mut bias[..columns.len()];
+                numbers::read(dtype, self.product.bias, first + columns.start, bias);
+                for (x, &bias) in x.iter_mut().zip(&*bias) {
+                    *x += bias;
+                }
+            }
+        }
+        match epilogue.gate {
+            Gate::None => {
+                if epilogue.act != kp_hal::op::Act::Identity {
+                    for x in x {
+                        *x = act::apply(epilogue.act, *x);
+                    }
+                }
+            }
+            Gate::Pairs => {
+                for j in 0..x.len() / 2 {
+                    x[j] = act::apply(epilogue.act, x[2 * j]) * x[2 * j + 1];
+                }
+            }
+            Gate::Halves => {
+                for q in 0..run.len() / 2 {
+                    for j in 0..width {
+                        let g = act::apply(epilogue.act, x[2 * q * width + j]);
+                        x[q * width + j] = g * x[(2 * q + 1) * width + j];
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_residual(&self, rows: Range<usize>, cols: Range<usize>, x: &mut [E], residual: &mut [E], ld: usize) {
+        let Some(dtype) = self.product.spec.epilogue.residual else { return };
+        let width = cols.len();
+        let read = |start: usize, out: &mut [E]| numbers::read(dtype, self.product.residual, start, out);
+        self.load_as_d(rows.clone(), cols, residual, ld, read);
+        for (x, residual) in x.chunks_exact_mut(ld).zip(residual.chunks_exact(ld)).take(rows.len()) {
+            for (x, &residual) in x[..width].iter_mut().zip(residual) {
+                *x += residual;
+            }
+        }
+    }
+
+    /// Loads what is laid out as D, by runs that `read` fills from their first element on, to rows of `out`.
+    #[inline(always)]
+    fn load_as_d(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        out: &mut [E],
+        ld: usize,
+        read: impl Fn(usize, &mut [E]),
+    ) {
+        if self.product.spec.d.order == Order::Col {
+            let mut column = [E::ZERO; GROUP];
+            for (j, col) in cols.enumerate() {
+                let column = &mut column[..rows.len()];
+                read(self.d_place(rows.start, col), column);
+                for (r, &value) in column.iter().enumerate() {
+                    out[r * ld + j] = value;
+                }
+            }
+        } else {
+            for (r, row) in rows.enumerate() {
+                read(self.d_place(row, cols.start), &mut out[r * ld..r * ld + cols.len()]);
+            }
+        }
+    }
+
+    /// # Safety
+    /// No other thread has the same elements of D.
+    #[inline(always)]
+    unsafe fn store(&self, rows: Range<usize>, cols: Range<usize>, x: &[E], y: &mut [E], ld: usize) {
+        let spec = self.product.spec;
+        let dtype = spec.d.dtype();
+        if let Some(stage) = &self.stage {
+            for (row, x) in rows.zip(x.chunks_exact(ld)) {
+                let first = (self.item.row + row) * spec.d_cols() as usize;
+                // SAFETY: the stage is divided as D is.
+                unsafe { stage.part(first + cols.start..first + cols.end) }.copy_from_slice(&x[..cols.len()]);
+            }
+        } else if spec.d.order == Order::Col {
+            for (j, col) in cols.enumerate() {
+                let column = &mut y[..rows.len()];
+                for (r, value) in column.iter_mut().enumerate() {
+                    *value = x[r * ld + j];
+                }
+                // SAFETY: passed on.
+                let bytes = unsafe { self.d_bytes(self.d_place(rows.start, col), column.len()) };
+                numbers::write(dtype, column, bytes, 0, Overflow::Saturate);
+            }
+        } else {
+            for (row, x) in rows.zip(x.chunks_exact(ld)) {
+                // SAFETY: passed on.
+                let bytes = unsafe { self.d_bytes(self.d_place(row, cols.start), cols.len()) };
+                numbers::write(dtype, &x[..cols.len()], bytes, 0, Overflow::Saturate);
+            }
+        }
+    }
+
+    fn d_place(&self, row: usize, col: usize) -> usize {
+        let Product { spec, .. } = self.product;
+        let within = spec.d.index((self.item.row + row) as u32, col as u32, spec.m) as usize;
+        self.item.row_batch * spec.d.stride as usize + within
+    }
+
+    /// The bytes of a run of D.
+    ///
+    /// # Safety
+    /// No other thread has them.
+    unsafe fn d_bytes(&self, start: usize, len: usize) -> &mut [u8] {
+        let dtype = self.product.spec.d.dtype();
+        let first = dtype.bytes(start as u64) as usize;
+        // SAFETY: passed on.
+        unsafe { self.product.d.part(first..first + dtype.bytes(len as u64) as usize) }
+    }
+}
+
+/// Stores the rows `rows` of D number `batch` that wait in `stage`; `codes` is room for those that are transposed.
+pub(crate) fn store_staged<E: Real>(product: &Product<'_>, batch: usize, rows: usize, stage: &[E], codes: &mut [u8]) {
+    let spec = product.spec;
+    let cols = spec.d_cols() as usize;
+    if rows == 0 || cols == 0 {
+        return;
+    }
+    let scales = scale_bytes(spec.d.format, spec.m, spec.d_cols());
+    let scales = match product.d_scale.bytes() {
+        0 => Output::of(&mut []),
+        _ => product.d_scale.range(batch * scales..(batch + 1) * scales),
+    };
+    let first = spec.d.dtype().bytes(batch as u64 * spec.d.stride) as usize;
+    let d = product.d.range(first..product.d.bytes());
+    let is_transposed = spec.d.order == Order::Col;
+    let (target, ld) = if is_transposed {
+        (Output::of(codes), (row_bytes(spec) * spec.d.dtype().per_byte() as usize) as u32)
+    } else {
+        (d, spec.d.ld)
+    };
+    let store = Store::fused(spec.d.format, (spec.m, spec.d_cols()), ld, target, scales, product.d_global);
+    let units = rows.div_ceil(store.unit() as usize);
+    crate::threads::for_each(units, |unit| {
+        let range = store.rows_of(unit as u32);
+        let (first, end) = (range.start as usize, (range.end as usize).min(rows));
+        // SAFETY: each unit once.
+        unsafe { store.unit_of(unit as u32, &stage[first * cols..end * cols]) };
+    });
+    if is_transposed {
+        // SAFETY: as above; nothing else uses D or `codes` now.
+        crate::threads::for_each(cols, |col| unsafe { transpose(spec, rows, col, target, d) });
+    }
+}
+
+/// Moves the codes of one column of D from rows to where they belong.
+///
+/// # Safety
+/// No other thread has the same column, and none writes `codes`.
+unsafe fn transpose(spec: &GemmSpec, rows: usize, col: usize, codes: Output<'_>, d: Output<'_>) {
+    let dtype = spec.d.dtype();
+    let packed = dtype.bits() == 4;
+    let first = dtype.bytes(col as u64 * u64::from(spec.d.ld)) as usize;
+    // SAFETY: columns do not share bytes: their distance is even.
+    let column = unsafe { d.part(first..first + dtype.bytes(rows as u64) as usize) };
+    for row in 0..rows {
+        let at = row * row_bytes(spec) + if packed { col / 2 } else { col };
+        // SAFETY: nothing writes the codes now.
+        let byte = unsafe { codes.shared(at..at + 1) }[0];
+        if packed {
+            let code = byte >> (col % 2 * 4) & 15;
+            let place = &mut column[row / 2];
+            *place = if row % 2 == 0 { code } else { *place & 15 | code << 4 };
+        } else {
+            column[row] = byte;
+        }
+    }
+}
+
+fn scale_bytes(format: Format, rows: u32, cols: u32) -> usize {
+    let dtype = format.scale_dtype().unwrap_or(DType::F32);
+    dtype.bytes(format.scale_count(rows, cols)) as usize
+}

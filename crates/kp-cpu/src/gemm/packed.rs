@@ -1,0 +1,209 @@
+//! D = A·B for every form of the op: operands packed to panels of numbers, multiplied in register tiles.
+//!
+//! See [`super::blocks`] for the loops. Limits: none, but that without fused multiply-adds `batch-invariant` is
+//! refused where the processor has them, since bits would depend on which variant is best for a batch.
+
+use super::{
+    blocks::{Blocks, Room},
+    finish::{codes_bytes, is_staged, store_staged},
+    product::{self, Product, Summing},
+};
+use crate::{
+    kernel::{self, Disjoint, Output},
+    memory::{Number, numbers_mut},
+    numbers::Real,
+    simd::{Avx2, Avx512, Baseline, Isa},
+    threads,
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
+    op::{Gemm, GemmArgs, GemmProblem, GemmSpec, Repro},
+    source_hash,
+};
+use std::{marker::PhantomData, sync::Arc};
+
+/// The kernel that runs everything.
+pub(crate) struct Packed;
+
+impl Kernel<Gemm> for Packed {
+    fn name(&self) -> &'static str {
+        "packed"
+    }
+
+    fn code(&self) -> u64 {
+        source_hash(include_bytes!("packed.rs")) ^ source_hash(include_bytes!("blocks.rs")).rotate_left(1)
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        supports(caps, p.repro())
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        estimate(caps, p, f64::from(p.batch) * f64::from(p.m), p.batch, variant)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        with_blocks!(variant, p.spec(), |Form| {
+            let code = Form::new(p);
+            // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+            Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+        })
+    }
+}
+
+/// Variants: one for each instruction set, the widest first; append only, because wisdom names them by their place.
+const VARIANTS: [Wants; 3] = [
+    Wants { has: Avx512::is_in, fused: Avx512::FUSED, efficiency: 0.7 },
+    Wants { has: Avx2::is_in, fused: Avx2::FUSED, efficiency: 0.5 },
+    Wants { has: Baseline::is_in, fused: Baseline::FUSED, efficiency: 0.12 },
+];
+
+struct Wants {
+    has: fn(&Caps) -> bool,
+    fused: bool,
+    /// Of the processor's peak, as measured on 1024³ in f32 where the peak is that of AVX-512.
+    efficiency: f64,
+}
+
+/// The variants that `caps` run.
+pub(crate) fn supports(caps: &Caps, repro: Repro) -> Support {
+    let fused = VARIANTS.iter().any(|v| v.fused && (v.has)(caps));
+    let otherwise = Unsupported::Repro { asked: repro };
+    Variants::filter(VARIANTS.len() as u8, otherwise, |v| {
+        let variant = &VARIANTS[usize::from(v.0)];
+        (variant.has)(caps) && (repro != Repro::BatchInvariant || variant.fused == fused)
+    })
+}
+
+/// Multiplying at a measured fraction of the peak, and packing; `rows` and `items` of B in all.
+pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, rows: f64, items: u32, variant: Variant) -> Nanos {
+    let Wants { efficiency, .. } = VARIANTS[usize::from(variant.0)];
+    let number = if spec.a.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    let (n, k) = (f64::from(spec.n), f64::from(spec.k));
+    // Register tiles are computed whole.
+    let padded = (rows / 12.0).ceil() * 12.0;
+    let multiply = 2.0 * padded * n * k / (caps.rates.get(number) * efficiency);
+    // An element is unpacked in about three cycles, in whatever order it lies.
+    let elements = rows * k + f64::from(items) * n * k;
+    let pack = elements * 3.0 / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+    let bits = f64::from(spec.b.dtype().bits());
+    let memory = f64::from(items) * n * k * bits / 8.0 / caps.bytes_per_s;
+    let overhead = 3e-6 * f64::from(items.max(1));
+    Nanos::from_secs(multiply + pack.max(memory) + overhead)
+}
+
+/// A product cut for this machine.
+pub(crate) struct Form<I, R, E, const MR: usize, const NR: usize> {
+    spec: GemmSpec,
+    pub(crate) summing: Summing,
+    pub(crate) room: Room,
+    /// Whether each thread takes items of its own.
+    across: bool,
+    /// Rows that wait to be stored, of one D.
+    stage: usize,
+    kind: PhantomData<fn() -> (I, R, E)>,
+}
+
+/// Below this many operations, an item is not worth dividing.
+const SMALL: f64 = 5e7;
+
+impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usize> Form<I, R, E, MR, NR> {
+    pub(crate) fn new(spec: &GemmSpec) -> Self {
+        let work = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
+        let across = !is_staged(spec) && spec.batch as usize >= 2 * threads::count() && work < SMALL;
+        Self::divided(spec, across)
+    }
+
+    /// One item after the other, each by all threads.
+    pub(crate) fn together(spec: &GemmSpec) -> Self {
+        Self::divided(spec, false)
+    }
+
+    fn divided(spec: &GemmSpec, across: bool) -> Self {
+        let threads = threads::count();
+        let share = if across { 1 } else { threads };
+        let panels = Blocks::<I, R, E, MR, NR>::panels(spec);
+        let room = Blocks::<I, R, E, MR, NR>::room(&panels, spec.m as usize, spec.k as usize, share);
+        let stage = if is_staged(spec) { spec.m as usize * spec.d_cols() as usize } else { 0 };
+        Self { spec: *spec, summing: Summing::of(spec), room, across, stage, kind: PhantomData }
+    }
+
+    pub(crate) fn scratch_bytes(&self) -> u64 {
+        let sets = if self.across { threads::count() } else { 1 };
+        let stage = (self.stage * size_of::<E>()).next_multiple_of(64) + codes_bytes(&self.spec).next_multiple_of(64);
+        (self.room.bytes() * sets + stage) as u64
+    }
+
+    /// The scratch of the loops, the stage, and the codes to transpose.
+    pub(crate) fn scratch<'s>(&self, scratch: &'s mut [u8]) -> (&'s mut [u8], &'s mut [E], &'s mut [u8]) {
+        let sets = if self.across { threads::count() } else { 1 };
+        let (loops, rest) = scratch.split_at_mut(self.room.bytes() * sets);
+        let (stage, codes) = rest.split_at_mut((self.stage * size_of::<E>()).next_multiple_of(64));
+        (loops, &mut numbers_mut(stage)[..self.stage], &mut codes[..codes_bytes(&self.spec)])
+    }
+}
+
+impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usize> Launch<Gemm>
+    for Form<I, R, E, MR, NR>
+{
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
+        let (spec, summing, room) = (&self.spec, self.summing, &self.room);
+        // SAFETY: the arguments were checked, says the caller.
+        let product = unsafe { Product::of(spec, args) };
+        let (loops, stage, codes) = self.scratch(kernel::own(queue).scratch());
+        let items = spec.batch as usize;
+        if self.across {
+            let loops = Output::of(loops);
+            let threads = threads::count();
+            threads::for_each(threads, |t| {
+                // SAFETY: each thread its own scratch and its own items.
+                unsafe {
+                    let scratch = loops.part(t * room.bytes()..(t + 1) * room.bytes());
+                    for i in (t..items).step_by(threads) {
+                        let item = product::item(spec, i);
+                        Blocks::<I, R, E, MR, NR>::item(&product, item, summing, room, scratch, None);
+                    }
+                }
+            });
+            return Ok(());
+        }
+        for i in 0..items {
+            let item = product::item(spec, i);
+            let waiting = (self.stage > 0).then(|| Disjoint::of(&mut *stage));
+            // SAFETY: items have their own D.
+            unsafe { Blocks::<I, R, E, MR, NR>::item(&product, item, summing, room, loops, waiting) };
+            if self.stage > 0 {
+                store_staged(&product, i, item.rows, stage, codes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Evaluates a body with the form of a variant: what numbers operands become, what follows, and the register tile.
+macro_rules! with_blocks {
+    ($variant:expr, $spec:expr, |$Form:ident| $body:expr) => {{
+        use $crate::{
+            gemm::packed,
+            simd::{Avx2, Avx512, Baseline},
+        };
+        let spec: &kp_hal::op::GemmSpec = $spec;
+        let is_f64 = spec.acc == kp_hal::op::Acc::F64;
+        match ($variant.0, is_f64, $crate::gemm::product::finishes_in_f64(spec)) {
+            (0, true, _) => packed::with_blocks!(@ Avx512, f64, f64, 12, 16, $Form, $body),
+            (0, false, true) => packed::with_blocks!(@ Avx512, f32, f64, 12, 32, $Form, $body),
+            (0, false, false) => packed::with_blocks!(@ Avx512, f32, f32, 12, 32, $Form, $body),
+            (1, true, _) => packed::with_blocks!(@ Avx2, f64, f64, 6, 8, $Form, $body),
+            (1, false, true) => packed::with_blocks!(@ Avx2, f32, f64, 6, 16, $Form, $body),
+            (1, false, false) => packed::with_blocks!(@ Avx2, f32, f32, 6, 16, $Form, $body),
+            (_, true, _) => packed::with_blocks!(@ Baseline, f64, f64, 6, 4, $Form, $body),
+            (_, false, true) => packed::with_blocks!(@ Baseline, f32, f64, 6, 8, $Form, $body),
+            (_, false, false) => packed::with_blocks!(@ Baseline, f32, f32, 6, 8, $Form, $body),
+        }
+    }};
+    (@ $isa:ty, $real:ty, $end:ty, $mr:literal, $nr:literal, $Form:ident, $body:expr) => {{
+        type $Form = packed::Form<$isa, $real, $end, $mr, $nr>;
+        $body
+    }};
+}
+pub(crate) use with_blocks;

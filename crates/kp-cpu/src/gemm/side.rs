@@ -1,0 +1,263 @@
+//! An operand of a product as the product sees it, and how pieces of it become numbers.
+
+use crate::numbers::{self, Real};
+use kp_hal::{
+    DType,
+    op::{Matrix, Order, Scheme},
+};
+use std::ops::Range;
+
+/// Most inner elements that are unpacked at once.
+pub(crate) const LINE: usize = 256;
+
+/// One operand: `outer` rows (A's rows, B's columns) of `inner` elements, which are summed over.
+pub(crate) struct Side<'a> {
+    pub(crate) matrix: Matrix,
+    /// Whether outer rows are the matrix's columns, as B's are.
+    pub(crate) columns: bool,
+    pub(crate) outer: u32,
+    pub(crate) inner: u32,
+    pub(crate) codes: &'a [u8],
+    pub(crate) scales: &'a [u8],
+    pub(crate) zeros: &'a [u8],
+    /// The one f32 on top of all scales, or nothing.
+    pub(crate) global: &'a [u8],
+    /// Positions of the kept elements if the operand is sparse 2:4.
+    pub(crate) meta: Option<&'a [u8]>,
+}
+
+/// Whether a piece is unpacked with its scales, or as codes less zero points, for integer sums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Scaling {
+    Applied,
+    Left,
+}
+
+impl Side<'_> {
+    /// Whether the elements of an outer row lie next to each other.
+    pub(crate) fn inner_is_contiguous(&self) -> bool {
+        match self.matrix.order {
+            Order::Row => !self.columns,
+            Order::Col => self.columns,
+            Order::Panel { .. } => false,
+        }
+    }
+
+    /// Whether outer rows lie next to each other, element by element.
+    pub(crate) fn outer_is_contiguous(&self) -> bool {
+        match self.matrix.order {
+            Order::Row => self.columns,
+            Order::Col => !self.columns,
+            Order::Panel { .. } => false,
+        }
+    }
+
+    /// Whether a scale serves less than a whole outer row.
+    pub(crate) fn scales_vary(&self) -> bool {
+        scales_vary(&self.matrix, self.inner)
+    }
+
+    /// Unpacks outer rows `outer`, at most `width`, and inner elements `inner` to `out[i][o]`; rows that are missing
+    /// to `width` become zeros.
+    #[inline(always)]
+    pub(crate) fn pack<R: Real>(
+        &self,
+        batch: usize,
+        outer: Range<usize>,
+        inner: Range<usize>,
+        width: usize,
+        scaling: Scaling,
+        out: &mut [R],
+    ) {
+        let rows = outer.len();
+        if rows < width {
+            out.fill(R::ZERO);
+        }
+        if self.outer_is_contiguous() {
+            for (i, out) in inner.clone().zip(out.chunks_exact_mut(width)) {
+                numbers::read(self.matrix.dtype(), self.codes, self.place(batch, outer.start, i), &mut out[..rows]);
+            }
+        } else {
+            let mut lines = [[R::ZERO; LINE]; 8];
+            for part in inner.clone().step_by(LINE) {
+                let range = part..(part + LINE).min(inner.end);
+                let out = &mut out[(part - inner.start) * width..];
+                for first in (0..rows).step_by(8) {
+                    let some = (rows - first).min(8);
+                    for (o, line) in lines[..some].iter_mut().enumerate() {
+                        self.line(batch, outer.start + first + o, range.clone(), scaling, &mut line[..range.len()]);
+                    }
+                    for (i, out) in out.chunks_exact_mut(width).take(range.len()).enumerate() {
+                        for (out, line) in out[first..first + some].iter_mut().zip(&lines) {
+                            *out = line[i];
+                        }
+                    }
+                }
+            }
+        }
+        if self.meta.is_none() && self.matrix.format.scheme != Scheme::None {
+            self.scale_columns(batch, outer, inner, width, scaling, out);
+        }
+    }
+
+    /// Applies scales and zero points to what `pack` has unpacked.
+    #[inline(always)]
+    pub(crate) fn scale_columns<R: Real>(
+        &self,
+        batch: usize,
+        outer: Range<usize>,
+        inner: Range<usize>,
+        width: usize,
+        scaling: Scaling,
+        out: &mut [R],
+    ) {
+        if scaling == Scaling::Left && !self.matrix.format.has_zero() {
+            return;
+        }
+        // As many rows as any panel has, so that none of it is allocated.
+        let (mut scales, mut zeros) = ([R::ONE; LINE], [R::ZERO; LINE]);
+        for first in outer.clone().step_by(LINE) {
+            let some = first..(first + LINE).min(outer.end);
+            let lane = first - outer.start;
+            for (block, part) in self.blocks(inner.clone()) {
+                if scaling == Scaling::Applied {
+                    self.scales_of(batch, some.clone(), block, &mut scales[..some.len()]);
+                }
+                self.zeros_of(batch, some.clone(), block, &mut zeros[..some.len()]);
+                let rows = &mut out[(part.start - inner.start) * width..(part.end - inner.start) * width];
+                for row in rows.chunks_exact_mut(width) {
+                    let row = &mut row[lane..lane + some.len()];
+                    for ((x, &scale), &zero) in row.iter_mut().zip(&scales).zip(&zeros) {
+                        *x = (*x - zero) * scale;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Unpacks inner elements `inner` of outer row `o`; scales are applied only to sparse rows, whose zeros have none.
+    #[inline(always)]
+    fn line<R: Real>(&self, batch: usize, o: usize, inner: Range<usize>, scaling: Scaling, out: &mut [R]) {
+        let dtype = self.matrix.dtype();
+        match (self.meta, self.matrix.order) {
+            (Some(meta), _) => self.sparse_line(meta, batch, o, inner, scaling, out),
+            (None, Order::Panel { depth, .. }) => {
+                let depth = usize::from(depth);
+                let mut i = inner.start;
+                while i < inner.end {
+                    let end = (i / depth * depth + depth).min(inner.end);
+                    let run = &mut out[i - inner.start..end - inner.start];
+                    numbers::read(dtype, self.codes, self.place(batch, o, i), run);
+                    i = end;
+                }
+            }
+            _ if self.inner_is_contiguous() => {
+                numbers::read(dtype, self.codes, self.place(batch, o, inner.start), out);
+            }
+            _ => {
+                for (i, out) in inner.zip(out) {
+                    *out = numbers::get(dtype, self.codes, self.place(batch, o, i));
+                }
+            }
+        }
+    }
+
+    /// Unpacks inner elements `inner` of outer row `o` with everything that belongs to them.
+    #[inline(always)]
+    pub(crate) fn row<R: Real>(&self, batch: usize, o: usize, inner: Range<usize>, scaling: Scaling, out: &mut [R]) {
+        self.line(batch, o, inner.clone(), scaling, out);
+        if self.meta.is_some() || self.matrix.format.scheme == Scheme::None {
+            return;
+        }
+        for (block, part) in self.blocks(inner.clone()) {
+            let (scale, zero) = self.scale_and_zero(batch, o, block, scaling);
+            for x in &mut out[part.start - inner.start..part.end - inner.start] {
+                *x = (*x - zero) * scale;
+            }
+        }
+    }
+
+    fn sparse_line<R: Real>(
+        &self,
+        meta: &[u8],
+        batch: usize,
+        o: usize,
+        inner: Range<usize>,
+        scaling: Scaling,
+        out: &mut [R],
+    ) {
+        let row = &meta[(batch * self.outer as usize + o) * (self.inner as usize / 8)..];
+        let block = (self.matrix.format.block().1 as usize).min(self.inner.max(1) as usize);
+        let codes = self.place(batch, o, 0);
+        out.fill(R::ZERO);
+        for group in inner.start / 4..inner.end.div_ceil(4) {
+            let positions = row[group / 2] >> (group % 2 * 4);
+            for kept in 0..2 {
+                let i = group * 4 + usize::from(positions >> (2 * kept) & 3);
+                if !inner.contains(&i) {
+                    continue;
+                }
+                let code: R = numbers::get(self.matrix.dtype(), self.codes, codes + 2 * group + kept);
+                let (scale, zero) = self.scale_and_zero(batch, o, i / block, scaling);
+                out[i - inner.start] = (code - zero) * scale;
+            }
+        }
+    }
+
+    fn scale_and_zero<R: Real>(&self, batch: usize, o: usize, block: usize, scaling: Scaling) -> (R, R) {
+        let (mut scale, mut zero) = ([R::ONE], [R::ZERO]);
+        if scaling == Scaling::Applied {
+            self.scales_of(batch, o..o + 1, block, &mut scale);
+        }
+        self.zeros_of(batch, o..o + 1, block, &mut zero);
+        (scale[0], zero[0])
+    }
+
+    /// The inner blocks of one scale that `inner` touches, with the part of `inner` in each.
+    fn blocks(&self, inner: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let block = self.matrix.format.block().1 as usize;
+        let count = if inner.is_empty() { 0..0 } else { inner.start / block..(inner.end - 1) / block + 1 };
+        count.map(move |b| (b, (b * block).max(inner.start)..(b + 1).saturating_mul(block).min(inner.end)))
+    }
+
+    /// The scales of outer rows `outer` in inner block `block`, with the global one; 1 if there are none.
+    pub(crate) fn scales_of<R: Real>(&self, batch: usize, outer: Range<usize>, block: usize, out: &mut [R]) {
+        let format = self.matrix.format;
+        let Some(dtype) = format.scale_dtype() else { return out.fill(R::ONE) };
+        let global = if self.global.is_empty() { R::ONE } else { numbers::get(DType::F32, self.global, 0) };
+        for (o, out) in outer.zip(out) {
+            let scale: R = numbers::get(dtype, self.scales, self.scale_place(batch, o, block));
+            *out = scale * global;
+        }
+    }
+
+    fn zeros_of<R: Real>(&self, batch: usize, outer: Range<usize>, block: usize, out: &mut [R]) {
+        if !self.matrix.format.has_zero() {
+            return out.fill(R::ZERO);
+        }
+        for (o, out) in outer.zip(out) {
+            *out = R::from_f32(self.zeros[self.scale_place(batch, o, block)].into());
+        }
+    }
+
+    fn scale_place(&self, batch: usize, o: usize, block: usize) -> usize {
+        let format = self.matrix.format;
+        if format.scheme == Scheme::Tensor {
+            return 0;
+        }
+        let shape = (self.outer, self.inner);
+        let place = (o as u32 / format.block().0, block as u32);
+        batch * format.scale_count(shape.0, shape.1) as usize + format.scale_index(place, shape) as usize
+    }
+
+    /// Where element (`o`, `i`) lies among the codes; `i` counts kept elements if sparse.
+    fn place(&self, batch: usize, o: usize, i: usize) -> usize {
+        let (row, col, rows) = if self.columns { (i, o, self.inner) } else { (o, i, self.outer) };
+        batch * self.matrix.stride as usize + self.matrix.index(row as u32, col as u32, rows) as usize
+    }
+}
+
+/// Whether a scale of `matrix` serves less than `inner` elements of an outer row.
+pub(crate) fn scales_vary(matrix: &Matrix, inner: u32) -> bool {
+    matrix.format.block().1 < inner
+}

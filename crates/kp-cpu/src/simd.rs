@@ -1,0 +1,118 @@
+//! Loops compiled once more for each instruction set the processor may have.
+//!
+//! The loops are ordinary Rust. Inlined into a function that may use wider vectors, the compiler uses them; which
+//! copy runs is chosen when a kernel is planned. So one source serves every processor, and every copy is tested.
+
+use kp_hal::Caps;
+
+/// A loop worth compiling for each instruction set.
+pub(crate) trait Work {
+    /// Does it. Mark implementations, and what they call in their inner loops, `#[inline(always)]`: only what
+    /// is inlined gains.
+    fn run(self);
+}
+
+/// An instruction set.
+pub(crate) trait Isa: Send + Sync + 'static {
+    /// Features a device must name.
+    const FEATURES: &'static [&'static str];
+
+    /// Whether a multiply-add is one instruction, rounded once. Where it is not, it is two, since emulating it is slow.
+    const FUSED: bool;
+
+    /// Runs `work` compiled for this instruction set.
+    ///
+    /// # Panics
+    /// If the processor lacks it.
+    fn run(work: impl Work);
+
+    /// Whether `caps` describe a device that has it.
+    fn is_in(caps: &Caps) -> bool {
+        Self::FEATURES.iter().all(|feature| caps.has(feature))
+    }
+}
+
+/// What every processor of the architecture has.
+pub(crate) enum Baseline {}
+
+impl Isa for Baseline {
+    const FEATURES: &'static [&'static str] = &[];
+    const FUSED: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+
+    #[inline(never)]
+    fn run(work: impl Work) {
+        work.run();
+    }
+}
+
+/// AVX2 with fused multiply-adds.
+pub(crate) enum Avx2 {}
+
+/// AVX-512 as every server processor since 2017 has it.
+pub(crate) enum Avx512 {}
+
+macro_rules! isa {
+    ($isa:ident, $together:literal, $($feature:tt),*) => {
+        impl Isa for $isa {
+            const FEATURES: &'static [&'static str] = &[$($feature),*];
+            const FUSED: bool = true;
+
+            #[cfg(target_arch = "x86_64")]
+            fn run(work: impl Work) {
+                #[target_feature(enable = $together)]
+                fn compiled(work: impl Work) {
+                    work.run();
+                }
+                assert!($(std::arch::is_x86_feature_detected!($feature))&&*, "planned for {}", $together);
+                // SAFETY: the features were just detected.
+                unsafe { compiled(work) }
+            }
+
+            #[cfg(not(target_arch = "x86_64"))]
+            fn run(_: impl Work) {
+                unreachable!("no device of this architecture names {}", $together);
+            }
+        }
+    };
+}
+isa!(Avx2, "avx2,fma,bmi2,f16c", "avx2", "fma", "bmi2", "f16c");
+isa!(
+    Avx512,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx2",
+    "fma",
+    "bmi2",
+    "f16c"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Sum<'a>(&'a [f32], &'a mut f32);
+
+    impl Work for Sum<'_> {
+        #[inline(always)]
+        fn run(self) {
+            *self.1 = self.0.iter().sum();
+        }
+    }
+
+    #[test]
+    fn every_copy_does_the_same_work() {
+        let caps = crate::caps::info().caps;
+        let x = [1.0, 2.0, 3.5];
+        fn sum<I: Isa>(caps: &Caps, x: &[f32]) -> Option<f32> {
+            let mut sum = 0.0;
+            I::is_in(caps).then(|| I::run(Sum(x, &mut sum)))?;
+            Some(sum)
+        }
+        let sums = [sum::<Baseline>(&caps, &x), sum::<Avx2>(&caps, &x), sum::<Avx512>(&caps, &x)];
+        assert_eq!(sums[0], Some(6.5));
+        assert!(sums.iter().flatten().all(|&sum| sum == 6.5), "{sums:?}");
+    }
+}
