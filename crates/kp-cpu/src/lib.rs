@@ -6,6 +6,7 @@
 
 mod act;
 mod activation;
+mod attention;
 mod caps;
 mod dequantize;
 mod device;
@@ -40,6 +41,7 @@ pub static BACKEND: &dyn Backend = &Cpu;
 /// Every kernel, best first within an op.
 pub const KERNELS: Kernels = Kernels {
     activation: activation::KERNELS,
+    attention: attention::KERNELS,
     dequantize: dequantize::KERNELS,
     gemm: gemm::KERNELS,
     grouped_gemm: grouped_gemm::KERNELS,

@@ -1,0 +1,137 @@
+//! Arithmetic of attention's inner loops: eᵡ and tanh without calls or branches, so that loops over them vectorise.
+
+use crate::{numbers::Real, simd::Isa};
+
+/// What a tile is computed in.
+pub(crate) trait Arith: Real {
+    /// eˣ within 2 units of the last place; 0 where it would be subnormal. Exactly 1 of 0; NaN stays NaN.
+    fn exp_of<I: Isa>(self) -> Self;
+
+    /// tanh(x) within 4 units of the last place. NaN stays NaN.
+    fn tanh_of<I: Isa>(self) -> Self;
+
+    /// `self · a + b`, rounded once where the processor can.
+    #[inline(always)]
+    fn times_plus<I: Isa>(self, a: Self, b: Self) -> Self {
+        if I::FUSED { self.mul_add(a, b) } else { self * a + b }
+    }
+}
+
+/// The larger; `a` if either is NaN. One instruction, unlike `Real::max`.
+#[inline(always)]
+pub(crate) fn larger<R: Real>(a: R, b: R) -> R {
+    if b > a { b } else { a }
+}
+
+impl Arith for f64 {
+    #[inline(always)]
+    fn exp_of<I: Isa>(self) -> Self {
+        self.exp()
+    }
+
+    #[inline(always)]
+    fn tanh_of<I: Isa>(self) -> Self {
+        self.tanh()
+    }
+}
+
+impl Arith for f32 {
+    /// x = n · ln 2 + r with |r| ≤ ln 2 / 2, then eˣ = 2ⁿ · (1 + r + r² · p(r)); p is the minimax polynomial.
+    #[inline(always)]
+    fn exp_of<I: Isa>(self) -> Self {
+        // Adding 1.5 · 2²³ rounds to a whole number, which is then in the low bits.
+        const ROUND: f32 = 12_582_912.0;
+        // The high part has few bits, so that n times it is exact.
+        const LN2_HIGH: f32 = 0.693_359_4;
+        const LN2_LOW: f32 = -2.121_944_4e-4;
+        /// The smallest x whose exponential is normal, and the largest whose is finite.
+        const FIRST: f32 = -87.336_54;
+        const LAST: f32 = 88.722_83;
+        let rounded = self.times_plus::<I>(std::f32::consts::LOG2_E, ROUND);
+        let n = rounded - ROUND;
+        let r = n.times_plus::<I>(-LN2_LOW, n.times_plus::<I>(-LN2_HIGH, self));
+        let p = poly::<I>(r, [0.499_999_94, 0.166_665_2, 0.041_668_408, 0.008_368_914, 0.001_381_419_1]);
+        let y = (r * r).times_plus::<I>(p, r) + 1.0;
+        // Between the two bounds the exponent neither leaves its field nor needs to: where n is 128, y is below 1.
+        let y = f32::from_bits(y.to_bits().wrapping_add(rounded.to_bits() << 23));
+        if self < FIRST {
+            0.0
+        } else if self <= LAST {
+            y
+        } else {
+            // NaN, or past the largest.
+            self + f32::INFINITY
+        }
+    }
+
+    /// An odd polynomial where x is small, 1 − 2 / (e²ˣ + 1) where that loses nothing.
+    #[inline(always)]
+    fn tanh_of<I: Isa>(self) -> Self {
+        let x = self.abs();
+        let square = x * x;
+        let p = poly::<I>(square, [-0.333_332_7, 0.133_310_93, -0.053_709_656, 0.020_538_82, -0.005_591_016]);
+        let small = (x * square).times_plus::<I>(p, x);
+        let large = 1.0 - 2.0 / ((x + x).exp_of::<I>() + 1.0);
+        let y = if x < 0.625 { small } else { large };
+        if self.is_nan() { self } else { y.copysign(self) }
+    }
+}
+
+/// A polynomial, constant term first.
+#[inline(always)]
+fn poly<I: Isa>(x: f32, terms: [f32; 5]) -> f32 {
+    let [a, b, c, d, e] = terms;
+    let upper = e.times_plus::<I>(x, d).times_plus::<I>(x, c);
+    upper.times_plus::<I>(x, b).times_plus::<I>(x, a)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Baseline;
+
+    /// The distance in units of the last place of `want` as an f32.
+    fn ulps(got: f32, want: f64) -> f64 {
+        let unit = f64::from((want as f32).abs().next_up()) - f64::from((want as f32).abs());
+        (f64::from(got) - want).abs() / unit
+    }
+
+    /// Every f32 whose bits are a multiple of a prime: numbers, of all sizes and signs.
+    fn numbers() -> impl Iterator<Item = f32> {
+        (0..u32::MAX / 10_007).map(|i| f32::from_bits(i * 10_007)).filter(|x| x.is_finite())
+    }
+
+    #[test]
+    fn exponentials_are_within_two_units() {
+        let mut worst = 0.0_f64;
+        for x in numbers() {
+            let (got, want) = (x.exp_of::<Baseline>(), f64::from(x).exp());
+            if want < f64::from(f32::MIN_POSITIVE) {
+                assert!(f64::from(got) <= f64::from(f32::MIN_POSITIVE), "exp({x}) = {got}");
+            } else if want > f64::from(f32::MAX) {
+                assert_eq!(got, f32::INFINITY, "exp({x})");
+            } else {
+                worst = worst.max(ulps(got, want));
+            }
+        }
+        assert!(worst <= 2.0, "{worst}");
+        assert_eq!(0.0_f32.exp_of::<Baseline>(), 1.0);
+        assert_eq!((-0.0_f32).exp_of::<Baseline>(), 1.0);
+        assert_eq!(f32::NEG_INFINITY.exp_of::<Baseline>(), 0.0);
+        assert_eq!(f32::INFINITY.exp_of::<Baseline>(), f32::INFINITY);
+        assert!(f32::NAN.exp_of::<Baseline>().is_nan());
+    }
+
+    #[test]
+    fn hyperbolic_tangents_are_within_four_units() {
+        let worst = numbers()
+            .filter(|x| x.abs() > 1e-18)
+            .map(|x| ulps(x.tanh_of::<Baseline>(), f64::from(x).tanh()))
+            .fold(0.0, f64::max);
+        assert!(worst <= 4.0, "{worst}");
+        assert_eq!(0.0_f32.tanh_of::<Baseline>(), 0.0);
+        assert_eq!(f32::INFINITY.tanh_of::<Baseline>(), 1.0);
+        assert_eq!(f32::NEG_INFINITY.tanh_of::<Baseline>(), -1.0);
+        assert!(f32::NAN.tanh_of::<Baseline>().is_nan());
+    }
+}

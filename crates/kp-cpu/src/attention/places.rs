@@ -1,0 +1,182 @@
+//! Where the tokens of each sequence lie, dense, padded, packed or paged.
+
+use crate::numbers::{self, Real, index};
+use kp_hal::{
+    DType,
+    op::{AttentionSpec, Format, Kv, Lens, Scheme},
+};
+
+/// A token as an operand stores it: sequence (or page) and place in it.
+pub(crate) type Token = (usize, usize);
+
+/// Q, K, V, O or a gradient: rows of one token and head.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) dtype: DType,
+    pub(crate) dim: usize,
+    ld: usize,
+    /// Distance between heads, and between sequences, in elements.
+    head: usize,
+    sequence: usize,
+}
+
+impl Rows {
+    fn new(spec: &AttentionSpec, dtype: DType, ld: u32, heads: u32, dim: u32, len: u32) -> Self {
+        let (head, sequence) = spec.strides(ld, heads, dim, len);
+        Self { dtype, dim: dim as usize, ld: ld as usize, head: head as usize, sequence: sequence as usize }
+    }
+
+    pub(crate) fn q(spec: &AttentionSpec) -> Self {
+        Self::new(spec, spec.q.dtype, spec.ld[0], spec.q_heads, spec.qk_dim, spec.q_extent().1)
+    }
+
+    pub(crate) fn k(spec: &AttentionSpec) -> Self {
+        Self::new(spec, spec.kv.dtype, spec.ld[1], spec.kv_heads, spec.qk_dim, spec.kv_extent().1)
+    }
+
+    pub(crate) fn v(spec: &AttentionSpec) -> Self {
+        Self::new(spec, spec.kv.dtype, spec.ld[2], spec.kv_heads, spec.v_dim, spec.kv_extent().1)
+    }
+
+    pub(crate) fn o(spec: &AttentionSpec) -> Self {
+        Self::new(spec, spec.o, spec.ld[3], spec.q_heads, spec.v_dim, spec.q_extent().1)
+    }
+
+    /// The first element of a row.
+    pub(crate) fn first(&self, (sequence, token): Token, head: usize) -> usize {
+        sequence * self.sequence + head * self.head + token * self.ld
+    }
+}
+
+/// An operand that is read: its rows and what scales them.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) rows: Rows,
+    codes: &'a [u8],
+    scales: &'a [u8],
+    scheme: Scheme,
+    /// Tokens of a stored sequence, and heads: scales are `[sequences][len][heads]` whatever the layout.
+    len: usize,
+    heads: usize,
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn q(spec: &AttentionSpec, codes: &'a [u8], scales: &'a [u8]) -> Self {
+        Self::new(Rows::q(spec), spec.q, codes, scales, (spec.q_extent().1, spec.q_heads))
+    }
+
+    pub(crate) fn k(spec: &AttentionSpec, codes: &'a [u8], scales: &'a [u8]) -> Self {
+        Self::new(Rows::k(spec), spec.kv, codes, scales, (spec.kv_extent().1, spec.kv_heads))
+    }
+
+    pub(crate) fn v(spec: &AttentionSpec, codes: &'a [u8], scales: &'a [u8]) -> Self {
+        Self::new(Rows::v(spec), spec.kv, codes, scales, (spec.kv_extent().1, spec.kv_heads))
+    }
+
+    /// O, or its gradient.
+    pub(crate) fn o(spec: &AttentionSpec, codes: &'a [u8]) -> Self {
+        Self::new(Rows::o(spec), spec.o.into(), codes, &[], (spec.q_extent().1, spec.q_heads))
+    }
+
+    fn new(rows: Rows, format: Format, codes: &'a [u8], scales: &'a [u8], (len, heads): (u32, u32)) -> Self {
+        Self { rows, codes, scales, scheme: format.scheme, len: len as usize, heads: heads as usize }
+    }
+
+    /// Reads one row to the front of `out` and fills the rest with zeros.
+    #[inline(always)]
+    pub(crate) fn read<R: Real>(&self, token: Token, head: usize, out: &mut [R]) {
+        let (row, rest) = out.split_at_mut(self.rows.dim);
+        numbers::read(self.rows.dtype, self.codes, self.rows.first(token, head), row);
+        rest.fill(R::ZERO);
+        let at = match self.scheme {
+            Scheme::Tensor => 0,
+            Scheme::Row => (token.0 * self.len + token.1) * self.heads + head,
+            _ => return,
+        };
+        let scale: R = numbers::get(DType::F32, self.scales, at);
+        row.iter_mut().for_each(|x| *x *= scale);
+    }
+}
+
+/// The operands that say where sequences begin and end; empty where the problem has none.
+#[derive(Clone, Copy)]
+pub(crate) struct Places<'a> {
+    pub(crate) spec: &'a AttentionSpec,
+    pub(crate) q_offsets: &'a [u8],
+    pub(crate) kv_offsets: &'a [u8],
+    pub(crate) kv_lens: &'a [u8],
+    pub(crate) page_table: &'a [u8],
+}
+
+/// One sequence of the batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Sequence<'a> {
+    /// Which.
+    pub(crate) b: usize,
+    pub(crate) q_len: usize,
+    pub(crate) kv_len: usize,
+    /// Its first query and first key, as stored.
+    q: Token,
+    kv: Token,
+    /// Tokens of a page and this sequence's pages, if paged.
+    pages: Option<(usize, &'a [u8])>,
+}
+
+impl<'a> Places<'a> {
+    /// Sequence `b`. Lengths beyond what the problem promises are cut to it.
+    pub(crate) fn sequence(&self, b: usize) -> Sequence<'a> {
+        let spec = self.spec;
+        let (q_max, kv_max) = (spec.q_len as usize, spec.kv_len as usize);
+        let offsets = |of: &[u8], total: u32| {
+            let [first, last] = [b, b + 1].map(|i| index(of, i).clamp(0, total.min(i32::MAX as u32) as i32) as usize);
+            (first, last.saturating_sub(first))
+        };
+        let lens = || (index(self.kv_lens, b).max(0) as usize).min(kv_max);
+        let (q, q_len) = match spec.lens {
+            Lens::Packed { q_total, .. } => {
+                let (first, len) = offsets(self.q_offsets, q_total);
+                ((0, first), len.min(q_max))
+            }
+            _ => ((b, 0), q_max),
+        };
+        let (kv, kv_len, pages) = match (spec.storage, spec.lens) {
+            (Kv::Paged { page, .. }, _) => {
+                let row = kv_max.div_ceil(page as usize) * 4;
+                ((0, 0), lens(), Some((page as usize, &self.page_table[b * row..(b + 1) * row])))
+            }
+            (Kv::Dense, Lens::Packed { kv_total, .. }) => {
+                let (first, len) = offsets(self.kv_offsets, kv_total);
+                ((0, first), len.min(kv_max), None)
+            }
+            (Kv::Dense, Lens::Padded) => ((b, 0), lens(), None),
+            (Kv::Dense, Lens::Fixed) => ((b, 0), kv_max, None),
+        };
+        Sequence { b, q_len, kv_len, q, kv, pages }
+    }
+}
+
+impl Sequence<'_> {
+    /// Query `i` as Q and O store it.
+    pub(crate) fn query(&self, i: usize) -> Token {
+        (self.q.0, self.q.1 + i)
+    }
+
+    /// Key `k` as K and V store it.
+    #[inline(always)]
+    pub(crate) fn key(&self, k: usize) -> Token {
+        match self.pages {
+            Some((page, table)) => (index(table, k / page) as usize, k % page),
+            None => (self.kv.0, self.kv.1 + k),
+        }
+    }
+
+    /// Where query `i` stands among the keys.
+    pub(crate) fn position(&self, i: usize) -> i64 {
+        i as i64 + self.kv_len as i64 - self.q_len as i64
+    }
+}
+
+/// Where the log-sum-exp of a query lies: `[sequences][heads][len]` whatever the layout.
+pub(crate) fn lse_index(spec: &AttentionSpec, (sequence, token): Token, head: usize) -> usize {
+    (sequence * spec.q_heads as usize + head) * spec.q_extent().1 as usize + token
+}

@@ -1,0 +1,376 @@
+//! Attention with no buffer of scores: O = softmax(scale · Q·Kᵀ + mask) · V.
+//!
+//! ```text
+//!            key heads × sequences
+//!          ┌──────────────────────┐    a tile: up to 64 rows, a row being a query in one head of its group
+//!   rows   │ tile │ tile │ …      │    a chunk: 512 keys
+//!          └──────────────────────┘
+//!   many tiles: a thread takes a tile at a time and walks its chunks
+//!   few tiles:  a thread takes a chunk of a tile at a time; afterwards each tile takes in its chunks
+//! ```
+//! Either way a row's chunks are computed apart and merged first to last, so the bits are the same: they depend
+//! neither on the number of threads nor on other rows. Scratch does not grow with the number of keys.
+
+use super::{
+    chunk::{BLOCK, CHUNK, COLUMNS, Inputs, Job, Room, State},
+    machine::{self, Compiled, Machine, VARIANTS},
+    places::{Places, Rows, Source, lse_index},
+    sight::{MAX_ROWS, Sight, Tile},
+};
+use crate::{
+    kernel::{self, Output, input, optional},
+    numbers,
+    rows::with_real,
+    threads,
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
+    op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, Overflow},
+    source_hash,
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// The kernel.
+pub(crate) struct Portable;
+
+impl Kernel<Attention> for Portable {
+    fn name(&self) -> &'static str {
+        "portable"
+    }
+
+    fn code(&self) -> u64 {
+        source_hash(include_bytes!("portable.rs"))
+            ^ source_hash(include_bytes!("chunk.rs"))
+            ^ source_hash(include_bytes!("product.rs"))
+            ^ source_hash(include_bytes!("machine.rs"))
+    }
+
+    fn supports(&self, caps: &Caps, _: &AttentionProblem) -> Support {
+        let otherwise = Unsupported::Kind { got: caps.kind };
+        Variants::filter(VARIANTS, otherwise, |variant| machine::is_in(caps, variant))
+    }
+
+    fn estimate(&self, caps: &Caps, problem: &AttentionProblem, variant: Variant) -> Nanos {
+        machine::estimate(Nanos::floors(caps, problem), caps, variant)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, problem: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
+        let code = Code { spec: *problem.spec(), variant };
+        let scratch = with_real!(wide(&code.spec), R => code.shape::<R>().scratch_bytes());
+        // SAFETY: `run` computes what the spec says, from and to the operands the spec names.
+        Ok(unsafe { kernel::plan(self, device, problem, variant, scratch, code) })
+    }
+}
+
+/// Whether f64 is needed.
+fn wide(spec: &AttentionSpec) -> bool {
+    [spec.q.dtype, spec.kv.dtype].contains(&DType::F64)
+}
+
+struct Code {
+    spec: AttentionSpec,
+    variant: Variant,
+}
+
+impl Launch<Attention> for Code {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &AttentionArgs<'_>) -> Result<()> {
+        let scratch = kernel::own(queue).scratch();
+        // SAFETY: the caller's promise.
+        with_real!(wide(&self.spec), R => unsafe { run::<R>(self, scratch, args) });
+        Ok(())
+    }
+}
+
+impl Code {
+    fn shape<R: Compiled>(&self) -> Shape<R> {
+        let spec = &self.spec;
+        let rows = spec.q_len as usize * (spec.q_heads / spec.kv_heads) as usize;
+        let machine = R::machine(self.variant, rows <= 16);
+        let tile = rows.next_multiple_of(machine.lanes).clamp(machine.lanes, MAX_ROWS);
+        let tiles = rows.div_ceil(tile);
+        let (dim, width) = (spec.qk_dim as usize, (spec.v_dim as usize).next_multiple_of(COLUMNS));
+        Shape { machine, tile, tiles, units: tiles * spec.kv_heads as usize * spec.batch as usize, dim, width }
+    }
+}
+
+/// How the work is cut.
+struct Shape<R> {
+    machine: Machine<R>,
+    /// Rows of a tile.
+    tile: usize,
+    /// Tiles of a sequence and key head.
+    tiles: usize,
+    /// Tiles in all.
+    units: usize,
+    dim: usize,
+    width: usize,
+}
+
+impl<R: Compiled> Shape<R> {
+    /// Numbers of a thread's [`Room`], of a [`State`].
+    fn room(&self) -> usize {
+        self.tile * self.dim + BLOCK * (self.dim + self.width + self.tile)
+    }
+
+    fn state(&self) -> usize {
+        self.tile * (self.width + 2)
+    }
+
+    /// Whether there are too few tiles to keep the threads busy, so that chunks are handed out.
+    fn by_chunk(&self) -> bool {
+        self.units < 4 * threads::count()
+    }
+
+    /// Chunks handed out before their results are taken in.
+    fn wave(&self) -> usize {
+        (4 * threads::count()).min(MAX_WAVE)
+    }
+
+    /// Rooms, one per thread; then two states per thread, or one per tile and one per chunk of a wave.
+    fn scratch_bytes(&self) -> u64 {
+        let threads = threads::count();
+        let states = if self.by_chunk() { self.units + self.wave() } else { 2 * threads };
+        let bytes = |numbers: usize| numbers.saturating_mul(size_of::<R>()).next_multiple_of(64) as u64;
+        bytes(self.room()) * threads as u64 + bytes(self.state()) * states as u64
+    }
+}
+
+/// Most chunks of a wave: their tiles are listed on the stack.
+const MAX_WAVE: usize = 256;
+
+/// Shares of a launch's scratch.
+struct Scratch<'a> {
+    bytes: Output<'a>,
+    room_bytes: usize,
+    state_bytes: usize,
+}
+
+impl<'a> Scratch<'a> {
+    fn new<R: Compiled>(shape: &Shape<R>, bytes: &'a mut [u8]) -> Self {
+        let bytes_of = |numbers: usize| (numbers * size_of::<R>()).next_multiple_of(64);
+        Self { bytes: Output::of(bytes), room_bytes: bytes_of(shape.room()), state_bytes: bytes_of(shape.state()) }
+    }
+
+    /// # Safety
+    /// No two results that live at the same time overlap.
+    unsafe fn numbers<R: Compiled>(&self, first: usize, bytes: usize) -> &'a mut [R] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.bytes.part(first..first + bytes) };
+        // SAFETY: any bits are a number.
+        let (before, numbers, _) = unsafe { bytes.align_to_mut() };
+        assert!(before.is_empty(), "scratch is aligned to 256 bytes and shares to 64");
+        numbers
+    }
+
+    /// The room of a thread.
+    ///
+    /// # Safety
+    /// One at a time for each `part`.
+    unsafe fn room<R: Compiled>(&self, shape: &Shape<R>, part: usize) -> Room<'a, R> {
+        // SAFETY: rooms lie apart.
+        let rest = unsafe { self.numbers(part * self.room_bytes, self.room_bytes) };
+        let (q, rest) = rest.split_at_mut(shape.tile * shape.dim);
+        let (k, rest) = rest.split_at_mut(BLOCK * shape.dim);
+        let (v, rest) = rest.split_at_mut(BLOCK * shape.width);
+        Room { q, k, v, s: &mut rest[..BLOCK * shape.tile] }
+    }
+
+    /// State `index`, behind the rooms.
+    ///
+    /// # Safety
+    /// One at a time for each `index`.
+    unsafe fn state<R: Compiled>(&self, shape: &Shape<R>, index: usize) -> State<'a, R> {
+        let first = threads::count() * self.room_bytes + index * self.state_bytes;
+        // SAFETY: states lie apart, behind the rooms.
+        let rest = unsafe { self.numbers(first, self.state_bytes) };
+        let (max, rest) = rest.split_at_mut(shape.tile);
+        let (sum, rest) = rest.split_at_mut(shape.tile);
+        State { max, sum, acc: &mut rest[..shape.tile * shape.width] }
+    }
+}
+
+/// One launch.
+struct Run<'a, R> {
+    spec: &'a AttentionSpec,
+    shape: Shape<R>,
+    inputs: Inputs<'a, R>,
+    places: Places<'a>,
+    sinks: &'a [u8],
+    o: Output<'a>,
+    lse: Output<'a>,
+    scratch: Scratch<'a>,
+}
+
+/// # Safety
+/// As `Launch::launch`.
+unsafe fn run<R: Compiled>(code: &Code, scratch: &mut [u8], args: &AttentionArgs<'_>) {
+    let (spec, shape) = (&code.spec, code.shape::<R>());
+    // SAFETY: within a launch, whose arguments were checked.
+    let (q, k, v) = unsafe { (input(&args.q), input(&args.k), input(&args.v)) };
+    // SAFETY: as above.
+    let [q_scale, k_scale, v_scale, q_offsets, kv_offsets, kv_lens, page_table, slopes, sinks, blocks] = unsafe {
+        [
+            optional(&args.q_scale),
+            optional(&args.k_scale),
+            optional(&args.v_scale),
+            optional(&args.q_offsets),
+            optional(&args.kv_offsets),
+            optional(&args.kv_lens),
+            optional(&args.page_table),
+            optional(&args.slopes),
+            optional(&args.sinks),
+            optional(&args.blocks),
+        ]
+    };
+    let inputs = Inputs {
+        q: Source::q(spec, q, q_scale),
+        k: Source::k(spec, k, k_scale),
+        v: Source::v(spec, v, v_scale),
+        sight: Sight::new(spec, blocks, slopes),
+        scale: R::from_f32(spec.score_scale()),
+        softcap: spec.softcap.map(|cap| R::from_f32(cap.get())),
+        width: shape.width,
+    };
+    let places = Places { spec, q_offsets, kv_offsets, kv_lens, page_table };
+    // SAFETY: as above.
+    let (o, lse) = unsafe { (Output::new(&args.o), Output::optional(&args.lse)) };
+    let scratch = Scratch::new(&shape, scratch);
+    let run = Run { spec, shape, inputs, places, sinks, o, lse, scratch };
+    if run.shape.by_chunk() { run.chunk_by_chunk() } else { run.tile_by_tile() }
+}
+
+impl<'a, R: Compiled> Run<'a, R> {
+    /// Tile `unit`: the tiles of a key head's last queries come first, since under a causal mask they see most.
+    fn tile(&self, unit: usize) -> Tile<'a, R> {
+        let Shape { tile, tiles, .. } = self.shape;
+        let heads = self.spec.kv_heads as usize;
+        let (place, rest) = (tiles - 1 - unit % tiles, unit / tiles);
+        Tile::new(&self.inputs.sight, self.places.sequence(rest / heads), rest % heads, place * tile, tile)
+    }
+
+    /// Reads the tile's rows of Q as panels.
+    fn load(&self, tile: &Tile<'_, R>, room: &mut Room<'_, R>) {
+        let Shape { machine: Machine { lanes, .. }, dim, .. } = self.shape;
+        room.q[..tile.rows.next_multiple_of(lanes) * dim].fill(R::ZERO);
+        for (i, row) in tile.rows().iter().enumerate() {
+            // Room for keys, which are not there yet.
+            self.inputs.q.read(tile.sequence.query(row.query), row.head, &mut room.k[..dim]);
+            let panel = &mut room.q[i / lanes * lanes * dim..][..lanes * dim];
+            for (column, &x) in panel.chunks_exact_mut(lanes).zip(&room.k[..dim]) {
+                column[i % lanes] = x;
+            }
+        }
+    }
+
+    fn compute(&self, tile: &Tile<'_, R>, chunk: usize, room: &mut Room<'_, R>, state: &mut State<'_, R>) {
+        let keys = (chunk * CHUNK).max(tile.first)..((chunk + 1) * CHUNK).min(tile.end);
+        state.clear();
+        (self.shape.machine.chunk)(Job { inputs: &self.inputs, tile, keys, room, state });
+    }
+
+    fn tile_by_tile(&self) {
+        let next = AtomicUsize::new(0);
+        threads::for_each(threads::count().min(self.shape.units), |part| {
+            // SAFETY: one thread per part.
+            let (mut room, mut state, mut other) = unsafe {
+                let state = |i| self.scratch.state(&self.shape, 2 * part + i);
+                (self.scratch.room(&self.shape, part), state(0), state(1))
+            };
+            loop {
+                let unit = next.fetch_add(1, Ordering::Relaxed);
+                if unit >= self.shape.units {
+                    return;
+                }
+                let tile = self.tile(unit);
+                if tile.rows == 0 {
+                    continue;
+                }
+                self.load(&tile, &mut room);
+                state.clear();
+                for chunk in chunks(&tile) {
+                    self.compute(&tile, chunk, &mut room, &mut other);
+                    state.merge(&other, tile.rows, self.shape.width);
+                }
+                self.store(&tile, &state, room.v);
+            }
+        });
+    }
+
+    fn chunk_by_chunk(&self) {
+        let units = self.shape.units;
+        // SAFETY: of each unit and each slot of a wave there is one at a time.
+        let (of_unit, of_slot) = unsafe {
+            (|unit| self.scratch.state(&self.shape, unit), |slot| self.scratch.state(&self.shape, units + slot))
+        };
+        (0..units).for_each(|unit| of_unit(unit).clear());
+        let mut work = (0..units).flat_map(|unit| chunks(&self.tile(unit)).map(move |chunk| (unit, chunk)));
+        let mut wave = [(0, 0); MAX_WAVE];
+        loop {
+            let room = &mut wave[..self.shape.wave()];
+            let len = room.iter_mut().zip(&mut work).map(|(slot, item)| *slot = item).count();
+            let wave = &wave[..len];
+            let (Some(&(first, _)), Some(&(last, _))) = (wave.first(), wave.last()) else { break };
+            let next = AtomicUsize::new(0);
+            threads::for_each(threads::count().min(len), |part| {
+                // SAFETY: one thread per part.
+                let mut room = unsafe { self.scratch.room(&self.shape, part) };
+                loop {
+                    let slot = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&(unit, chunk)) = wave.get(slot) else { return };
+                    let tile = self.tile(unit);
+                    self.load(&tile, &mut room);
+                    self.compute(&tile, chunk, &mut room, &mut of_slot(slot));
+                }
+            });
+            threads::for_each(last - first + 1, |i| {
+                let unit = first + i;
+                let rows = self.tile(unit).rows;
+                for (slot, _) in wave.iter().enumerate().filter(|(_, (of, _))| *of == unit) {
+                    of_unit(unit).merge(&of_slot(slot), rows, self.shape.width);
+                }
+            });
+        }
+        // SAFETY: no loop runs.
+        let room = unsafe { self.scratch.room(&self.shape, 0) };
+        (0..units).for_each(|unit| self.store(&self.tile(unit), &of_unit(unit), room.v));
+    }
+
+    /// Lets the sinks in, divides, and writes O and the log-sum-exp.
+    fn store(&self, tile: &Tile<'_, R>, state: &State<'_, R>, out: &mut [R]) {
+        let (rows, width) = (Rows::o(self.spec), self.shape.width);
+        let bytes = rows.dtype.bits() as usize / 8;
+        for (i, row) in tile.rows().iter().enumerate() {
+            let sink =
+                if self.sinks.is_empty() { -R::INFINITY } else { numbers::get(DType::F32, self.sinks, row.head) };
+            let largest = if sink > state.max[i] { sink } else { state.max[i] };
+            let base = if largest == -R::INFINITY { R::ZERO } else { largest };
+            let shrink = (state.max[i] - base).exp();
+            let sum = state.sum[i] * shrink + (sink - base).exp();
+            // Where nothing is seen the sums are 0, and so is the result.
+            let factor = if sum == R::ZERO { R::ZERO } else { shrink / sum };
+            let out = &mut out[..rows.dim];
+            for (out, &x) in out.iter_mut().zip(&state.acc[i * width..]) {
+                *out = x * factor;
+            }
+            let token = tile.sequence.query(row.query);
+            let first = rows.first(token, row.head) * bytes;
+            // SAFETY: a row of O has one owner.
+            let place = unsafe { self.o.part(first..first + rows.dim * bytes) };
+            numbers::write(rows.dtype, out, place, 0, Overflow::Saturate);
+            if self.spec.lse {
+                let at = 4 * lse_index(self.spec, token, row.head);
+                // SAFETY: as above.
+                let place = unsafe { self.lse.part(at..at + 4) };
+                numbers::write(DType::F32, &[base + sum.ln()], place, 0, Overflow::Saturate);
+            }
+        }
+    }
+}
+
+/// The chunks in which a tile sees keys.
+fn chunks<R>(tile: &Tile<'_, R>) -> std::ops::Range<usize> {
+    tile.first / CHUNK..tile.end.div_ceil(CHUNK)
+}
