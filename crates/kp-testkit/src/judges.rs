@@ -47,4 +47,19 @@ pub fn judge_of<O: Op>() -> Option<&'static Judged<O>> {
 }
 
 /// One row per op, in the order of names: `&Judged::<op::Gemm>::ROW`.
-static TABLE: &[&(dyn Any + Send + Sync)] = &[&Judged::<op::Gemm>::ROW];
+static TABLE: &[&(dyn Any + Send + Sync)] = &[
+    &Judged::<op::Activation>::ROW,
+    &Judged::<op::Attention>::ROW,
+    &Judged::<op::AttentionBackward>::ROW,
+    &Judged::<op::Cast>::ROW,
+    &Judged::<op::Dequantize>::ROW,
+    &Judged::<op::Gather>::ROW,
+    &Judged::<op::Gemm>::ROW,
+    &Judged::<op::GroupedGemm>::ROW,
+    &Judged::<op::Norm>::ROW,
+    &Judged::<op::NormBackward>::ROW,
+    &Judged::<op::Quantize>::ROW,
+    &Judged::<op::Reduce>::ROW,
+    &Judged::<op::Rope>::ROW,
+    &Judged::<op::Softmax>::ROW,
+];

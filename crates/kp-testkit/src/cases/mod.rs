@@ -1,5 +1,21 @@
 //! The problems that each op is judged on, one file per op.
 
+mod activation;
+mod attention;
+mod attention_backward;
+mod attention_laws;
+mod cast;
+mod dequantize;
+mod gather;
 mod gemm;
+mod grouped_gemm;
+mod norm;
+mod norm_backward;
 pub mod pairwise;
+mod quantize;
+mod reduce;
+mod rope;
+mod sequences;
 pub mod shapes;
+mod softmax;
+mod tail;

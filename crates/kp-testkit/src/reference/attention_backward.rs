@@ -19,8 +19,9 @@
 //! - Each sum of n terms adds (n + 2) u of their magnitudes.
 
 use super::{
-    attention::{Heads, Rounding, Sequence, Tensors, weigh},
+    attention::{Rounding, weigh},
     ball::{Ball, TINY, unit},
+    heads::{Heads, Sequence, Tensors},
 };
 use crate::{
     formats::unit_roundoff,

@@ -3,9 +3,12 @@
 pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod attention_backward;
-mod ball;
+pub(crate) mod ball;
+pub(crate) mod copy;
 pub(crate) mod dequantize;
 pub(crate) mod gemm;
+pub(crate) mod grouped_gemm;
+pub(crate) mod heads;
 pub(crate) mod norm;
 pub(crate) mod norm_backward;
 pub(crate) mod quantize;
