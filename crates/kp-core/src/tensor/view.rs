@@ -194,7 +194,9 @@ impl Extent {
         let lines = if order == Order::Row { rows } else { cols };
         let stride = if batch == 1 { lines * ld } else { stride };
         let whole = ld.is_multiple_of(per_byte) && stride.is_multiple_of(per_byte);
-        (whole && ld >= extent).then_some(Plane { batch, rows, cols, order, ld, stride })
+        // Matrices that interleave are none to a kernel, nor are lines.
+        let apart = ld >= extent && (batch == 1 || stride >= (lines - 1) * ld + extent);
+        (whole && apart).then_some(Plane { batch, rows, cols, order, ld, stride })
     }
 }
 
@@ -282,6 +284,7 @@ mod tests {
                 .collect();
             assert_eq!(named, indices(&e), "{e:?} as {p:?}");
         }
+        assert_eq!(tight(&[4, 2, 3]).swapped(0, 1).as_planes(F32), None, "matrices interleave");
         // Every other number of every other row: no kernel takes that.
         assert_eq!(tight(&[3, 4, 5]).swapped(0, 2).swapped(1, 2).as_planes(F32), None);
     }
