@@ -23,15 +23,15 @@ pub struct Dispatcher<O: Op> {
 }
 
 struct Slot<O: Op> {
-    /// The problem's `spread`, so that most other problems are passed over without a look at the plan.
-    spread: u32,
+    /// The problem's, so that other problems are passed over without a look at the plan.
+    fingerprint: u64,
     plan: Option<Arc<Plan<O>>>,
 }
 
 impl<O: Op> Dispatcher<O> {
     /// An empty table in front of `engine`.
     pub fn new(engine: &Engine) -> Self {
-        let empty = || Slot { spread: 0, plan: None };
+        let empty = || Slot { fingerprint: 0, plan: None };
         // REACH places more than there are beginnings, so that a reach need not wrap.
         let slots = std::iter::repeat_with(empty).take(SLOTS + REACH).collect();
         Self { engine: engine.clone(), generation: engine.generation(), slots, turn: 0 }
@@ -52,11 +52,11 @@ impl<O: Op> Dispatcher<O> {
     /// As [`Engine::plan`], on a miss.
     #[inline]
     pub fn plan(&mut self, problem: &Problem<O::Spec>) -> Result<&Arc<Plan<O>>> {
-        let spread = problem.spread();
-        let home = (spread >> (u32::BITS - SLOTS.ilog2())) as usize;
-        let found = self.slots[home..home + REACH]
-            .iter()
-            .position(|slot| matches!(&slot.plan, Some(plan) if slot.spread == spread && plan.problem() == problem));
+        let fingerprint = problem.fingerprint();
+        let home = fingerprint as usize % SLOTS;
+        let found = self.slots[home..home + REACH].iter().position(
+            |slot| matches!(&slot.plan, Some(plan) if slot.fingerprint == fingerprint && plan.problem() == problem),
+        );
         let at = match found {
             Some(place) if self.generation == self.engine.generation() => home + place,
             _ => self.miss(problem, home)?,
@@ -78,7 +78,7 @@ impl<O: Op> Dispatcher<O> {
                 self.turn = (self.turn + 1) % REACH;
                 self.turn
             });
-        self.slots[at] = Slot { spread: problem.spread(), plan: Some(plan) };
+        self.slots[at] = Slot { fingerprint: problem.fingerprint(), plan: Some(plan) };
         Ok(at)
     }
 

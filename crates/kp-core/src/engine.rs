@@ -180,9 +180,10 @@ impl Engine {
         let mut found = candidates(self.0.backend.kernels(), self.caps(), problem);
         let knowledge = self.0.knowledge.read().unwrap_or_else(PoisonError::into_inner);
         let facts = knowledge.wisdom.facts(&self.0.machine, problem);
-        rank(&mut found, |label, code| {
-            let fact = facts?.get(&(label.kernel.to_owned(), label.variant.0))?;
-            (fact.code == code).then_some(fact.time)
+        rank(&mut found, |candidate| {
+            let fact = facts?.get(&(candidate.kernel.name().to_owned(), candidate.variant.0))?;
+            // Measured with another source of the kernel, it says nothing.
+            (fact.code == candidate.kernel.code()).then_some(fact.time)
         });
         found
     }

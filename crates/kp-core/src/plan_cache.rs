@@ -21,7 +21,7 @@ const BATCH: usize = CAPACITY / 16;
 /// Most problems whose failed kernels are remembered.
 const FAILURES: usize = 256;
 
-type Map<O, T> = HashMap<Problem<<O as Op>::Spec>, T, BuildHasherDefault<Fold>>;
+type Map<O, T> = HashMap<Problem<<O as Op>::Spec>, T, BuildHasherDefault<Fingerprint>>;
 
 /// Kernels that could not plan a problem, each with its error's words.
 pub type Failures = Vec<(Label, String)>;
@@ -140,50 +140,20 @@ fn make_room<O: Op>(plans: &mut Map<O, Entry<O>>) {
     });
 }
 
-/// Multiply and fold: a few cycles per field, good enough for keys that kp makes itself.
+/// Passes on the one number that a problem hashes as, its fingerprint.
 #[derive(Default, Clone, Copy)]
-struct Fold(u64);
+struct Fingerprint(u64);
 
-impl Hasher for Fold {
-    #[inline]
+impl Hasher for Fingerprint {
     fn finish(&self) -> u64 {
         self.0
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
+        bytes.iter().for_each(|&byte| self.write_u64(self.0.rotate_left(8) ^ u64::from(byte)));
     }
 
-    #[inline]
-    fn write_u64(&mut self, x: u64) {
-        let wide = u128::from(self.0 ^ x ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
-        self.0 = wide as u64 ^ (wide >> 64) as u64;
-    }
-
-    #[inline]
-    fn write_u8(&mut self, x: u8) {
-        self.write_u64(x.into());
-    }
-
-    #[inline]
-    fn write_u16(&mut self, x: u16) {
-        self.write_u64(x.into());
-    }
-
-    #[inline]
-    fn write_u32(&mut self, x: u32) {
-        self.write_u64(x.into());
-    }
-
-    #[inline]
-    fn write_usize(&mut self, x: usize) {
-        self.write_u64(x as u64);
-    }
-
-    #[inline]
-    fn write_isize(&mut self, x: isize) {
-        self.write_u64(x as u64);
+    fn write_u64(&mut self, fingerprint: u64) {
+        self.0 = fingerprint;
     }
 }

@@ -188,7 +188,7 @@ fn the_limits_of_u32_are_problems_or_errors_never_overflow() {
             impl OpVisitor for Touch {
                 type Out = f64;
                 fn visit<O: Op>(self, problem: &Problem<O::Spec>) -> f64 {
-                    let _ = (needs::<O>(problem), problem.bytes(), problem.spread());
+                    let _ = (needs::<O>(problem), problem.bytes(), problem.fingerprint());
                     problem.flops()
                 }
             }

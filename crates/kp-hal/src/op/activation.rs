@@ -7,7 +7,7 @@ use super::{
     format::Access,
     norm::{X, check_output, output_needs},
     op,
-    problem::{BadProblem, at_most, dtype_in, exclusive, mix},
+    problem::{BadProblem, at_most, dtype_in, exclusive},
 };
 use crate::{
     dtype::DType,
@@ -109,10 +109,6 @@ impl Spec for ActivationSpec {
 
     fn rate_dtype(&self) -> DType {
         self.x.dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.rows, self.cols])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

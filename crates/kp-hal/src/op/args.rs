@@ -49,13 +49,23 @@ pub const MAX_OPERANDS: usize = 24;
 
 /// What one problem needs of each operand, in the order of its op's `OPERANDS`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Needs([Need; MAX_OPERANDS]);
+pub struct Needs {
+    list: [Need; MAX_OPERANDS],
+    /// A bit for each optional operand that the problem has.
+    options: u32,
+}
 
 impl Needs {
     /// The need of operand `i`.
     #[inline]
     pub fn get(&self, i: usize) -> &Need {
-        &self.0[i]
+        &self.list[i]
+    }
+
+    /// Bit i is set if operand i is optional and the problem has it.
+    #[inline]
+    pub(super) fn options(&self) -> u32 {
+        self.options
     }
 }
 
@@ -111,11 +121,12 @@ impl NeedList {
     /// # Panics
     /// If a spec names an operand that its op does not have.
     pub(super) fn ordered(&self, operands: &[Operand], align: Align) -> Needs {
-        let mut needs = Needs([Need::NONE; MAX_OPERANDS]);
+        let mut needs = Needs { list: [Need::NONE; MAX_OPERANDS], options: 0 };
         for (name, need) in &self.list[..self.len] {
             let at = operands.iter().position(|o| o.name == *name);
             let at = at.unwrap_or_else(|| panic!("a spec names `{name}`, which is no operand of its op"));
-            needs.0[at] = Need { align: need.align.max(align.bytes()), ..*need };
+            needs.list[at] = Need { align: need.align.max(align.bytes()), ..*need };
+            needs.options |= u32::from(operands[at].optional) << at;
         }
         needs
     }
@@ -262,6 +273,14 @@ pub(super) fn fits(
     Ok(())
 }
 
+/// The first optional operand that is given and not asked for, or asked for and not given.
+#[cold]
+pub(super) fn not_as_asked(operands: &[Operand], asked: u32, given: u32) -> ArgError {
+    let at = (asked ^ given).trailing_zeros();
+    let operand = operands[at as usize].name;
+    if given >> at & 1 == 1 { ArgError::Unexpected { operand } } else { ArgError::Missing { operand } }
+}
+
 /// Declares the arguments of an op: the struct, its constructor from the operands every problem has,
 /// and `Args`. Written once here because fourteen ops would each repeat it.
 ///
@@ -306,17 +325,26 @@ macro_rules! args {
                     $crate::op::args::fits(stringify!($req), needs.get(i), device, (s.addr(), s.bytes(), s.device()))?;
                     i += 1;
                 )*
+                // Most launches have few optional operands or none: which are given is compared at once.
+                #[allow(unused_mut, reason = "some ops have none")]
+                let (first, mut given) = (i, 0_u32);
                 $(
-                    match &self.$opt {
-                        Some(s) => $crate::op::args::fits(
-                            stringify!($opt), needs.get(i), device, (s.addr(), s.bytes(), s.device()))?,
-                        None if needs.get(i).is_present() => {
-                            return Err($crate::op::ArgError::Missing { operand: stringify!($opt) });
-                        }
-                        None => {}
-                    }
+                    given |= u32::from(self.$opt.is_some()) << i;
                     i += 1;
                 )*
+                if given != needs.options() {
+                    return Err($crate::op::args::not_as_asked(Self::OPERANDS, needs.options(), given));
+                }
+                if given != 0 {
+                    i = first;
+                    $(
+                        if let Some(s) = &self.$opt {
+                            $crate::op::args::fits(
+                                stringify!($opt), needs.get(i), device, (s.addr(), s.bytes(), s.device()))?;
+                        }
+                        i += 1;
+                    )*
+                }
                 let _ = i;
                 Ok(())
             }

@@ -6,7 +6,7 @@ use super::{
     args::args,
     format::Access,
     op,
-    problem::{BadProblem, at_least, dtype_in, exclusive, mix, multiple},
+    problem::{BadProblem, at_least, dtype_in, exclusive, multiple},
 };
 use crate::{
     dtype::DType,
@@ -392,11 +392,6 @@ impl Spec for AttentionSpec {
 
     fn rate_dtype(&self) -> DType {
         if self.q.dtype.bits() >= self.kv.dtype.bits() { self.q.dtype } else { self.kv.dtype }
-    }
-
-    fn spread(&self) -> u32 {
-        let total = if let Lens::Packed { q_total, .. } = self.lens { q_total } else { 0 };
-        mix([self.batch, self.q_len, self.kv_len, self.q_heads, total])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

@@ -106,10 +106,6 @@ impl Spec for AttentionBackwardSpec {
         self.forward.rate_dtype()
     }
 
-    fn spread(&self) -> u32 {
-        self.forward.spread()
-    }
-
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {
         // `lse` is implied.
         AttentionSpec { lse: false, ..self.forward }.write(out)

@@ -6,7 +6,7 @@ use super::{
     format::Access,
     layout::{MatrixNames, matrix_names},
     op,
-    problem::{BadProblem, exclusive, mix},
+    problem::{BadProblem, exclusive},
 };
 use crate::{
     dtype::DType,
@@ -105,10 +105,6 @@ impl Spec for CastSpec {
 
     fn rate_dtype(&self) -> DType {
         self.x.dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.rows, self.cols, self.batch])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

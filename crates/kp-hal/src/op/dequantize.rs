@@ -7,7 +7,7 @@ use super::{
     format::Access,
     norm::Y,
     op,
-    problem::{BadProblem, dtype_in, exclusive, mix},
+    problem::{BadProblem, dtype_in, exclusive},
     quantize::{NARROW, NARROW_TEXT, Q},
 };
 use crate::{
@@ -82,10 +82,6 @@ impl Spec for DequantizeSpec {
 
     fn rate_dtype(&self) -> DType {
         self.y.dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.rows, self.cols])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use super::{
     layout::{MatrixNames, matrix_names},
     norm::Y,
     op,
-    problem::{BadProblem, exclusive, mix},
+    problem::{BadProblem, exclusive},
 };
 use crate::{
     dtype::DType,
@@ -90,10 +90,6 @@ impl Spec for GatherSpec {
 
     fn rate_dtype(&self) -> DType {
         self.table.dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.rows, self.cols, self.table_rows])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

@@ -6,7 +6,7 @@ use super::{
     format::{Access, Format},
     layout::{Matrix, MatrixNames, Order, matrix_names},
     op,
-    problem::{BadProblem, dtype_in, exclusive, mix, multiple},
+    problem::{BadProblem, dtype_in, exclusive, multiple},
 };
 use crate::{
     dtype::DType,
@@ -330,10 +330,6 @@ impl Spec for GemmSpec {
     fn rate_dtype(&self) -> DType {
         // A narrow weight is widened to the activation's type before it is multiplied.
         if self.a.dtype().bits() >= self.b.dtype().bits() { self.a.dtype() } else { self.b.dtype() }
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.m, self.n, self.k, self.batch])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

@@ -4,7 +4,7 @@ use super::{
     GemmSpec, NeedList, Spec,
     args::args,
     op,
-    problem::{BadProblem, exclusive, mix},
+    problem::{BadProblem, exclusive},
 };
 use crate::{
     dtype::DType,
@@ -131,10 +131,6 @@ impl Spec for GroupedGemmSpec {
 
     fn rate_dtype(&self) -> DType {
         self.gemm.rate_dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.gemm.m, self.gemm.n, self.gemm.k, self.gemm.batch])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use super::{
     format::Access,
     layout::{MatrixNames, matrix_names},
     op,
-    problem::{BadProblem, dtype_in, exclusive, mix},
+    problem::{BadProblem, dtype_in, exclusive},
 };
 use crate::{
     dtype::DType,
@@ -161,10 +161,6 @@ impl Spec for NormSpec {
 
     fn rate_dtype(&self) -> DType {
         self.x.dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.rows, self.cols])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

@@ -8,7 +8,7 @@ use super::{
     layout::{MatrixNames, matrix_names},
     norm::{EPS, X},
     op,
-    problem::{BadProblem, dtype_in, mix},
+    problem::{BadProblem, dtype_in},
 };
 use crate::{
     dtype::DType,
@@ -110,10 +110,6 @@ impl Spec for NormBackwardSpec {
 
     fn rate_dtype(&self) -> DType {
         self.x.dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.rows, self.cols])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

@@ -5,7 +5,12 @@ use crate::{
     dtype::DType,
     text::{Reader, Writer, spelled},
 };
-use std::{fmt, hash::Hash, ops::Deref, str::FromStr};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    ops::Deref,
+    str::FromStr,
+};
 
 /// A description of work before it is checked: shapes, types and layouts, no pointers.
 ///
@@ -42,9 +47,6 @@ pub trait Spec: Copy + Eq + Hash + fmt::Debug + Send + Sync + 'static {
     /// The operand type whose arithmetic rate bounds the work.
     fn rate_dtype(&self) -> DType;
 
-    /// A cheap, imperfect hash of the fields that vary between calls; its upper bits are the good ones.
-    fn spread(&self) -> u32;
-
     /// Writes the words after the op's name.
     ///
     /// # Errors
@@ -67,7 +69,7 @@ pub trait Spec: Copy + Eq + Hash + fmt::Debug + Send + Sync + 'static {
         let mut list = NeedList::default();
         spec.needs(&mut list);
         list.check()?;
-        Ok(Problem { spec, repro: Repro::default(), align: Align::default() })
+        Ok(Problem::new(spec, Repro::default(), Align::default()))
     }
 }
 
@@ -76,14 +78,22 @@ pub trait Spec: Copy + Eq + Hash + fmt::Debug + Send + Sync + 'static {
 ///
 /// Made by [`Spec::build`] or by parsing, never by hand, so whoever holds one need not check it again.
 /// Reads like its spec: `problem.m`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Problem<S> {
+    /// First, because it is compared first: different problems are told apart by one number.
+    fingerprint: u64,
     spec: S,
     repro: Repro,
     align: Align,
 }
 
 impl<S: Spec> Problem<S> {
+    fn new(spec: S, repro: Repro, align: Align) -> Self {
+        let mut fold = Fold::default();
+        (spec, repro, align).hash(&mut fold);
+        Self { fingerprint: fold.finish(), spec, repro, align }
+    }
+
     /// The description.
     pub fn spec(&self) -> &S {
         &self.spec
@@ -97,7 +107,7 @@ impl<S: Spec> Problem<S> {
     /// The same work with another promise.
     #[must_use]
     pub fn with_repro(self, repro: Repro) -> Self {
-        Self { repro, ..self }
+        Self::new(self.spec, repro, self.align)
     }
 
     /// What the caller promises about addresses.
@@ -108,13 +118,21 @@ impl<S: Spec> Problem<S> {
     /// The same work with another promise about addresses.
     #[must_use]
     pub fn with_align(self, align: Align) -> Self {
-        Self { align, ..self }
+        Self::new(self.spec, self.repro, align)
     }
 
-    /// A cheap, imperfect hash; see [`Spec::spread`].
+    /// A hash of all of it, computed when it was built, so that looking a problem up costs no more than comparing
+    /// it. The same within one process only.
     #[inline]
-    pub fn spread(&self) -> u32 {
-        self.spec.spread()
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+}
+
+impl<S> Hash for Problem<S> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.fingerprint);
     }
 }
 
@@ -363,12 +381,25 @@ pub(super) fn dtype_in(
     if allowed.contains(&got) { Ok(()) } else { Err(BadProblem::DType { operand, got, expected }) }
 }
 
-/// Folds the numbers that vary between calls into a [`Spec::spread`].
-pub(super) const fn mix<const N: usize>(numbers: [u32; N]) -> u32 {
-    let (mut hash, mut i) = (0_u32, 0);
-    while i < N {
-        hash = (hash.rotate_left(5) ^ numbers[i]).wrapping_mul(0x9e37_79b1);
-        i += 1;
+/// Multiply and fold: a few cycles per field, good enough for keys that kp makes itself.
+#[derive(Default)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn finish(&self) -> u64 {
+        self.0
     }
-    hash
+
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, x: u64) {
+        let wide = u128::from(self.0 ^ x ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+        self.0 = wide as u64 ^ (wide >> 64) as u64;
+    }
 }

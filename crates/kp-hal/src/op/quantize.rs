@@ -8,7 +8,7 @@ use super::{
     layout::MatrixNames,
     norm::X,
     op,
-    problem::{BadProblem, dtype_in, exclusive, mix},
+    problem::{BadProblem, dtype_in, exclusive},
 };
 use crate::{
     dtype::DType,
@@ -181,10 +181,6 @@ impl Spec for QuantizeSpec {
 
     fn rate_dtype(&self) -> DType {
         self.x.dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.rows, self.cols])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

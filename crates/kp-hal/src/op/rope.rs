@@ -7,7 +7,7 @@ use super::{
     format::Access,
     norm::{X, Y},
     op,
-    problem::{BadProblem, at_least, at_most, dtype_in, mix, multiple},
+    problem::{BadProblem, at_least, at_most, dtype_in, multiple},
 };
 use crate::{
     dtype::DType,
@@ -150,10 +150,6 @@ impl Spec for RopeSpec {
 
     fn rate_dtype(&self) -> DType {
         self.x.dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.tokens, self.heads, self.dim])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {

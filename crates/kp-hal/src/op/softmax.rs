@@ -7,7 +7,7 @@ use super::{
     format::Access,
     norm::{X, Y},
     op,
-    problem::{BadProblem, dtype_in, mix},
+    problem::{BadProblem, dtype_in},
 };
 use crate::{
     dtype::DType,
@@ -82,10 +82,6 @@ impl Spec for SoftmaxSpec {
 
     fn rate_dtype(&self) -> DType {
         self.x.dtype()
-    }
-
-    fn spread(&self) -> u32 {
-        mix([self.rows, self.cols])
     }
 
     fn write(&self, out: &mut Writer<'_, '_>) -> fmt::Result {
