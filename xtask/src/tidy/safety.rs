@@ -88,7 +88,7 @@ const PLACES: &[&str] = &["crates/kp-hal/src/kernel.rs", "crates/kp-hal/src/devi
 /// and what kernels share.
 const FACTS: &[&str] = &["lib.rs", "caps.rs"];
 
-/// What a test or bench may be unsafe for: an allocator that counts, and the promises of kp-hal.
+/// What a test, a bench or kp-testkit may be unsafe for: an allocator that counts, and the promises of kp-hal.
 const IN_TESTS: &[&str] = &["GlobalAlloc", "Plan::new", "adopt_queue", "external", "from_raw", "replay"];
 
 /// `unsafe` stands in the places above, in a backend's driver and kernels, in any `memory.rs`; in tests and benches for little.
@@ -117,7 +117,7 @@ fn may_be_unsafe(file: &File) -> bool {
         return true;
     }
     let folders: Vec<&str> = file.path.split('/').collect();
-    if folders.iter().any(|folder| matches!(*folder, "tests" | "benches")) {
+    if folders.iter().any(|folder| matches!(*folder, "tests" | "benches" | "kp-testkit")) {
         return IN_TESTS.iter().any(|name| file.source().find_all(name).next().is_some());
     }
     matches!(folders[..], ["crates", name, "src", ..] if is_backend(name)) && !FACTS.contains(&file.name())
