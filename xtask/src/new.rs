@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path, new: &New) -> Result<()> {
          1. device.rs, caps.rs: list what the driver finds, without opening it; `Unavailable` says what was looked for\n\
          2. memory.rs, queue.rs: allocate, copy, mark, wait; then take kp-null's mock faults out\n\
          3. src/<op>/<stem>.rs: a kernel, its row in <op>/mod.rs, the op's row in KERNELS; other ops can wait as empty lists\n\
-         4. cargo test -p kp-{name}: the conformance suite over every kernel and variant\n\
+         4. tests/conformance.rs: kp-testkit's suite over every kernel and variant, in three lines\n\
          5. docs/dependencies.md: kp-{name} in the rows of what it uses; a row in the README's table once something runs"
     );
     Ok(())
