@@ -315,6 +315,19 @@ fn a_bucket_pads_with_zeros_and_cuts_back() -> Result<()> {
 }
 
 #[test]
+fn padding_goes_behind_any_dimension() -> Result<()> {
+    let e = engine();
+    let x = f32s(&e, &[2, 2, 2]);
+    assert_eq!(x.pad_to(0, 3)?.to_vec::<f32>()?, [0., 1., 2., 3., 4., 5., 6., 7., 0., 0., 0., 0.]);
+    assert_eq!(x.pad_to(1, 3)?.to_vec::<f32>()?, [0., 1., 2., 3., 0., 0., 4., 5., 6., 7., 0., 0.]);
+    assert_eq!(x.pad_to(2, 3)?.to_vec::<f32>()?, [0., 1., 0., 2., 3., 0., 4., 5., 0., 6., 7., 0.]);
+    assert_eq!(f32s(&e, &[0, 2]).pad_to(1, 4)?.shape(), [0, 4]);
+    assert_eq!(f32s(&e, &[2, 0]).pad_to(1, 2)?.to_vec::<f32>()?, [0.0; 4]);
+    assert_eq!(refusal(x.pad_to(0, 1)), "pad_to: x is 2x2x2 f32: dimension 0 must exist and be at most 1");
+    Ok(())
+}
+
+#[test]
 fn tensors_cross_threads() -> Result<()> {
     fn shared<T: Send + Sync + 'static>() {}
     shared::<Tensor>();

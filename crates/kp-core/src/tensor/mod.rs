@@ -6,6 +6,24 @@
 //! ([`Tensor::to_vec`]) waits. Who wants no allocation and no lock launches plans on queues of their own.
 //!
 //! Shapes are checked before there is a problem, so that an error speaks of the tensors that were passed.
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use kp_core::{Engine, tensor::formats};
+//! # let engine = Engine::builder().only(kp_null::BACKEND).memory_only().open()?;
+//! # let _ = stringify!(
+//! let engine = Engine::open()?;
+//! # );
+//! let x = engine.tensor(&[2, 64], &[0.5_f32; 128])?;
+//! let w = engine.tensor(&[32, 64], &[0.25_f32; 2048])?;
+//! let y = x.matmul(&w.t())?.gelu()?;
+//! let q = w.quantize(formats::MXFP4)?;
+//! let z = x.matmul(&q.t())?;
+//! println!("{:?} by {}", z.shape(), z.how());
+//! # assert_eq!(y.shape(), z.shape());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! No operation moves data between devices. Those that need regular rows first copy a view that has none, as
 //! [`Tensor::contiguous`] does.
 
