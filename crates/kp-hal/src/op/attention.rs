@@ -7,12 +7,13 @@ use super::{
     format::Access,
     op,
     problem::{BadProblem, at_least, dtype_in, exclusive, multiple},
+    sequences::{HeadLayout, Kv, Lens, Pair},
 };
 use crate::{
     dtype::DType,
-    text::{Reader, Real, Writer, number, spelled},
+    text::{Reader, Real, Writer},
 };
-use std::{fmt, str::FromStr};
+use std::fmt;
 
 op! {
     /// Scaled dot-product attention; see [`AttentionSpec`].
@@ -76,51 +77,6 @@ pub struct AttentionSpec {
     pub lse: bool,
     /// Distance between tokens of Q, K, V and O, in elements.
     pub ld: [u32; 4],
-}
-
-/// How heads and tokens are nested, outermost first. Sequences lie one behind the other.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum HeadLayout {
-    /// `[batch][len][heads][dim]`: a token's heads are adjacent; `ld` is at least `heads · dim`.
-    #[default]
-    Bshd,
-    /// `[batch][heads][len][dim]`: a head's tokens are adjacent; `ld` is at least `dim`.
-    Bhsd,
-}
-spelled!(HeadLayout { Bshd = "bshd", Bhsd = "bhsd" });
-
-/// How sequences of different lengths are stored.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Lens {
-    /// All have `q_len` queries and `kv_len` keys.
-    #[default]
-    Fixed,
-    /// Room for `kv_len` keys each, of which the first `kv_lens[b]` count.
-    Padded,
-    /// One behind the other: tokens `q_offsets[b] .. q_offsets[b + 1]` of `q_total`, and likewise keys. Paged keys
-    /// have no offsets; `kv_lens[b]` counts them.
-    Packed {
-        /// Queries of all sequences.
-        q_total: u32,
-        /// Keys of all sequences; 0 if paged.
-        kv_total: u32,
-    },
-}
-
-/// How K and V are stored.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Kv {
-    /// As `layout` and `lens` say.
-    #[default]
-    Dense,
-    /// In pages of `page` tokens anywhere in a pool of `pages`, each laid out as one sequence of a batch.
-    /// Token t of sequence b is token `t % page` of page `page_table[b · ceil(kv_len / page) + t / page]`.
-    Paged {
-        /// Tokens of a page.
-        page: u32,
-        /// Pages of the pool.
-        pages: u32,
-    },
 }
 
 args! {
@@ -451,56 +407,3 @@ impl Spec for AttentionSpec {
 }
 
 const LD_KEYS: [&str; 4] = ["ldq", "ldk", "ldv", "ldo"];
-
-/// Two numbers, written once if equal: `32:8`, `128`.
-struct Pair(u32, u32);
-
-impl fmt::Display for Pair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == self.1 { write!(f, "{}", self.0) } else { write!(f, "{}:{}", self.0, self.1) }
-    }
-}
-
-impl FromStr for Pair {
-    type Err = ();
-    fn from_str(s: &str) -> Result<Self, ()> {
-        let (one, other) = s.split_once(':').unwrap_or((s, s));
-        Ok(Self(number(one).ok_or(())?, number(other).ok_or(())?))
-    }
-}
-
-impl fmt::Display for Lens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed => f.write_str("fixed"),
-            Self::Padded => f.write_str("padded"),
-            Self::Packed { q_total, kv_total } => write!(f, "packed/{q_total}/{kv_total}"),
-        }
-    }
-}
-
-impl FromStr for Lens {
-    type Err = ();
-    /// # Errors
-    /// `()` if it is none of `fixed`, `padded`, `packed/Q/KV`.
-    fn from_str(s: &str) -> Result<Self, ()> {
-        match s {
-            "fixed" => Ok(Self::Fixed),
-            "padded" => Ok(Self::Padded),
-            _ => {
-                let (q, kv) = s.strip_prefix("packed/").and_then(|s| s.split_once('/')).ok_or(())?;
-                Ok(Self::Packed { q_total: number(q).ok_or(())?, kv_total: number(kv).ok_or(())? })
-            }
-        }
-    }
-}
-
-impl FromStr for Kv {
-    type Err = ();
-    /// # Errors
-    /// `()` if it is not `TOKENS/PAGES`.
-    fn from_str(s: &str) -> Result<Self, ()> {
-        let (page, pages) = s.split_once('/').ok_or(())?;
-        Ok(Self::Paged { page: number(page).ok_or(())?, pages: number(pages).ok_or(())? })
-    }
-}

@@ -21,13 +21,14 @@ mod problem;
 mod quantize;
 mod reduce;
 mod rope;
+mod sequences;
 mod softmax;
 
 pub use act::{Act, Epilogue, Gate};
 pub use activation::{Activation, ActivationArgs, ActivationProblem, ActivationSpec};
 pub use any::{AnyProblem, EachOp, OpVisitor, each_op};
 pub use args::{ArgError, Args, MAX_OPERANDS, Need, NeedList, Needs, Operand, View};
-pub use attention::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, HeadLayout, Kv, Lens};
+pub use attention::{Attention, AttentionArgs, AttentionProblem, AttentionSpec};
 pub use attention_backward::{
     AttentionBackward, AttentionBackwardArgs, AttentionBackwardProblem, AttentionBackwardSpec,
 };
@@ -46,6 +47,7 @@ pub use problem::{Align, BadProblem, Problem, Repro, Spec, needs};
 pub use quantize::{Overflow, Quantize, QuantizeArgs, QuantizeProblem, QuantizeSpec, ScaleRule, Scales};
 pub use reduce::{Reduce, ReduceArgs, ReduceOp, ReduceProblem, ReduceSpec, Reduced};
 pub use rope::{Rope, RopeArgs, RopePairs, RopeProblem, RopeSpec};
+pub use sequences::{HeadLayout, Kv, Lens};
 pub use softmax::{Softmax, SoftmaxArgs, SoftmaxProblem, SoftmaxSpec};
 
 use crate::kernel::{KernelList, Kernels};
