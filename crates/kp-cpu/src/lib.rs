@@ -8,8 +8,10 @@ mod act;
 mod activation;
 mod attention;
 mod caps;
+mod cast;
 mod dequantize;
 mod device;
+mod gather;
 mod gemm;
 mod grouped_gemm;
 mod kernel;
@@ -42,7 +44,9 @@ pub static BACKEND: &dyn Backend = &Cpu;
 pub const KERNELS: Kernels = Kernels {
     activation: activation::KERNELS,
     attention: attention::KERNELS,
+    cast: cast::KERNELS,
     dequantize: dequantize::KERNELS,
+    gather: gather::KERNELS,
     gemm: gemm::KERNELS,
     grouped_gemm: grouped_gemm::KERNELS,
     norm: norm::KERNELS,

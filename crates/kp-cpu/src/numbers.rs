@@ -5,7 +5,10 @@
 //! can vectorise. Rounding is to nearest even; see `Overflow` for what exceeds a type.
 
 mod narrow;
+mod runs;
+pub(crate) mod small;
 
+use crate::simd;
 use half::{bf16, f16};
 use kp_hal::{DType, op::Overflow};
 use narrow::Narrow;
@@ -36,6 +39,8 @@ pub(crate) trait Real:
     fn from_f64(x: f64) -> Self;
     fn to_f32(self) -> f32;
     fn to_f64(self) -> f64;
+    /// As f32, or what rounds as the number does to fewer bits than f32 has.
+    fn to_f32_sticky(self) -> f32;
     fn mul_add(self, a: Self, b: Self) -> Self;
     fn sqrt(self) -> Self;
     fn exp(self) -> Self;
@@ -53,7 +58,7 @@ pub(crate) trait Real:
 }
 
 macro_rules! real {
-    ($t:ident, $erfc:ident) => {
+    ($t:ident, $erfc:ident, $sticky:expr) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -74,6 +79,10 @@ macro_rules! real {
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 self as f64
+            }
+            #[inline(always)]
+            fn to_f32_sticky(self) -> f32 {
+                $sticky(self)
             }
             #[inline(always)]
             fn mul_add(self, a: Self, b: Self) -> Self {
@@ -122,48 +131,15 @@ macro_rules! real {
         }
     };
 }
-real!(f32, erfcf);
-real!(f64, erfc);
+real!(f32, erfcf, std::convert::identity);
+real!(f64, erfc, small::sticky);
 
 /// Reads `out.len()` elements from element `start` of `src` on.
 ///
 /// # Panics
 /// If they leave `src`.
 pub(crate) fn read<R: Real>(dtype: DType, src: &[u8], start: usize, out: &mut [R]) {
-    macro_rules! wide {
-        ($t:ty, $size:literal, |$x:ident| $value:expr) => {{
-            let src = &src[start * $size..(start + out.len()) * $size];
-            for (out, bytes) in out.iter_mut().zip(src.chunks_exact($size)) {
-                let $x = <$t>::from_le_bytes(bytes.try_into().expect("chunks of that size"));
-                *out = $value;
-            }
-        }};
-    }
-    match dtype {
-        DType::F64 => wide!(f64, 8, |x| R::from_f64(x)),
-        DType::F32 => wide!(f32, 4, |x| R::from_f32(x)),
-        // The lower mantissa bits are not there as far as a tf32 multiplier is concerned.
-        DType::Tf32 => wide!(u32, 4, |x| R::from_f32(f32::from_bits(x & !0x1fff))),
-        DType::F16 => wide!(u16, 2, |x| R::from_f32(f16::from_bits(x).to_f32())),
-        DType::Bf16 => wide!(u16, 2, |x| R::from_f32(f32::from_bits(u32::from(x) << 16))),
-        DType::I8 => wide!(i8, 1, |x| R::from_f32(x.into())),
-        DType::U8 => wide!(u8, 1, |x| R::from_f32(x.into())),
-        DType::I32 => wide!(i32, 4, |x| R::from_f64(x.into())),
-        DType::I64 => wide!(i64, 8, |x| R::from_f64(x as f64)),
-        _ => {
-            let table = Narrow::of(dtype).expect("all other types are narrow").values();
-            if dtype.bits() == 8 {
-                let src = &src[start..start + out.len()];
-                for (out, &code) in out.iter_mut().zip(src) {
-                    *out = R::from_f32(table[usize::from(code)]);
-                }
-            } else {
-                for (i, out) in (start..).zip(out) {
-                    *out = R::from_f32(table[usize::from(src[i / 2] >> (i % 2 * 4) & 15)]);
-                }
-            }
-        }
-    }
+    simd::run_widest(out.len(), runs::Read { dtype, src, start, out });
 }
 
 /// Element `i` of `src`.
@@ -188,52 +164,12 @@ pub(crate) fn index(src: &[u8], i: usize) -> i32 {
 /// type, 16-bit floats become infinite, all others do as `overflow` says; integers take 0 for NaN.
 ///
 /// # Panics
-/// If they leave `dst`, or if a 4-bit run starts or ends within a byte: see [`write_packed`].
+/// If they leave `dst`, or if a 4-bit run starts within a byte; the upper half of an odd last byte becomes 0.
 pub(crate) fn write<R: Real>(dtype: DType, x: &[R], dst: &mut [u8], start: usize, overflow: Overflow) {
-    macro_rules! wide {
-        ($size:literal, |$x:ident| $value:expr) => {{
-            let dst = &mut dst[start * $size..(start + x.len()) * $size];
-            for (bytes, &$x) in dst.chunks_exact_mut($size).zip(x) {
-                bytes.copy_from_slice(&$value.to_le_bytes());
-            }
-        }};
-    }
-    match dtype {
-        DType::F64 => wide!(8, |x| x.to_f64()),
-        DType::F32 | DType::Tf32 => wide!(4, |x| x.to_f32()),
-        DType::F16 => wide!(2, |x| f16::from_f64(x.to_f64()).to_bits()),
-        DType::Bf16 => wide!(2, |x| bf16::from_f64(x.to_f64()).to_bits()),
-        // `as` saturates and takes NaN to 0.
-        DType::I8 => wide!(1, |x| (x.to_f64().round_ties_even() as i8)),
-        DType::U8 => wide!(1, |x| (x.to_f64().round_ties_even() as u8)),
-        DType::I32 => wide!(4, |x| (x.to_f64().round_ties_even() as i32)),
-        DType::I64 => wide!(8, |x| (x.to_f64().round_ties_even() as i64)),
-        _ => {
-            let narrow = Narrow::of(dtype).expect("all other types are narrow");
-            if dtype.bits() == 8 {
-                for (code, &x) in dst[start..start + x.len()].iter_mut().zip(x) {
-                    *code = narrow.encode(x.to_f64(), overflow);
-                }
-            } else {
-                assert!(start.is_multiple_of(2), "a run of 4-bit codes starts within a byte");
-                write_packed(x.iter().map(|x| narrow.encode(x.to_f64(), overflow)), &mut dst[start / 2..]);
-            }
-        }
-    }
-}
-
-/// Packs 4-bit codes two to a byte, the first in the low bits; the upper half of an odd last byte becomes 0.
-///
-/// # Panics
-/// If they leave `dst`.
-pub(crate) fn write_packed(codes: impl Iterator<Item = u8>, dst: &mut [u8]) {
-    for (i, code) in codes.enumerate() {
-        if i % 2 == 0 {
-            dst[i / 2] = code;
-        } else {
-            dst[i / 2] |= code << 4;
-        }
-    }
+    assert!(start.is_multiple_of(dtype.per_byte() as usize), "a run of 4-bit codes starts within a byte");
+    let first = dtype.bytes(start as u64) as usize;
+    let dst = &mut dst[first..first + dtype.bytes(x.len() as u64) as usize];
+    simd::run_widest(x.len(), runs::Write { dtype, x, dst, overflow });
 }
 
 /// The code of one number in an 8- or 4-bit type, integers included.
@@ -241,6 +177,11 @@ pub(crate) fn encode(dtype: DType, x: f64, overflow: Overflow) -> u8 {
     match dtype {
         DType::I8 => x.round_ties_even() as i8 as u8,
         DType::U8 => x.round_ties_even() as u8,
+        DType::E4m3 => small::E4M3.encode(small::sticky(x), overflow) as u8,
+        DType::E5m2 => small::E5M2.encode(small::sticky(x), overflow) as u8,
+        DType::E4m3Fnuz => small::E4M3_FNUZ.encode(small::sticky(x), overflow) as u8,
+        DType::E5m2Fnuz => small::E5M2_FNUZ.encode(small::sticky(x), overflow) as u8,
+        DType::E2m1 => small::E2M1.encode(small::sticky(x), overflow) as u8,
         _ => Narrow::of(dtype).expect("an 8- or 4-bit type").encode(x, overflow),
     }
 }

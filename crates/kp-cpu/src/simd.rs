@@ -4,6 +4,7 @@
 //! copy runs is chosen when a kernel is planned. So one source serves every processor, and every copy is tested.
 
 use kp_hal::Caps;
+use std::sync::OnceLock;
 
 /// A loop worth compiling for each instruction set.
 pub(crate) trait Work {
@@ -52,19 +53,20 @@ pub(crate) enum Avx2 {}
 pub(crate) enum Avx512 {}
 
 macro_rules! isa {
-    ($isa:ident, $together:literal, $($feature:tt),*) => {
+    ($isa:ident, $level:expr, $together:literal, $($feature:tt),*) => {
         impl Isa for $isa {
             const FEATURES: &'static [&'static str] = &[$($feature),*];
             const FUSED: bool = true;
 
             #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
             fn run(work: impl Work) {
                 #[target_feature(enable = $together)]
                 fn compiled(work: impl Work) {
                     work.run();
                 }
-                assert!($(std::arch::is_x86_feature_detected!($feature))&&*, "planned for {}", $together);
-                // SAFETY: the features were just detected.
+                assert!(level() >= $level, "planned for {}", $together);
+                // SAFETY: the features were detected.
                 unsafe { compiled(work) }
             }
 
@@ -73,11 +75,19 @@ macro_rules! isa {
                 unreachable!("no device of this architecture names {}", $together);
             }
         }
+
+        #[cfg(target_arch = "x86_64")]
+        impl $isa {
+            fn is_here() -> bool {
+                $(std::arch::is_x86_feature_detected!($feature))&&*
+            }
+        }
     };
 }
-isa!(Avx2, "avx2,fma,bmi2,f16c", "avx2", "fma", "bmi2", "f16c");
+isa!(Avx2, Level::Avx2, "avx2,fma,bmi2,f16c", "avx2", "fma", "bmi2", "f16c");
 isa!(
     Avx512,
+    Level::Avx512,
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c",
     "avx512f",
     "avx512bw",
@@ -88,6 +98,49 @@ isa!(
     "bmi2",
     "f16c"
 );
+
+/// What this processor has; each includes those before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Baseline,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+#[inline(always)]
+fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        if Avx512::is_here() {
+            return Level::Avx512;
+        } else if Avx2::is_here() {
+            return Level::Avx2;
+        }
+        Level::Baseline
+    })
+}
+
+/// Below this many elements, being inlined is worth more than wide vectors.
+const FEW: usize = 8;
+
+/// Runs `work` on `elements` elements on the widest instruction set there is. For work whose result does not depend
+/// on which that is.
+#[inline(always)]
+pub(crate) fn run_widest(elements: usize, work: impl Work) {
+    if elements < FEW {
+        return work.run();
+    }
+    match level() {
+        Level::Baseline => Baseline::run(work),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Avx2::run(work),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Avx512::run(work),
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -52,11 +52,6 @@ impl Side<'_> {
         }
     }
 
-    /// Whether a scale serves less than a whole outer row.
-    pub(crate) fn scales_vary(&self) -> bool {
-        scales_vary(&self.matrix, self.inner)
-    }
-
     /// Unpacks outer rows `outer`, at most `width`, and inner elements `inner` to `out[i][o]`; rows that are missing
     /// to `width` become zeros.
     #[inline(always)]
