@@ -1,6 +1,7 @@
 //! What activations are judged on.
 
 use super::{
+    dequantize::paired,
     pairwise::{lines, words},
     tail,
 };
@@ -32,7 +33,7 @@ impl Judge for Activation {
             Depth::Full => words("1x1 3x7 7x33 16x64 129x257 2x1000 5x128 0x4 3x0"),
         };
         let plain = words("f32:f32 bf16:bf16 f16:f16 f64:f64 bf16:f32 f32:bf16 f16:bf16 f64:f32");
-        let stored = words(STORED).into_iter().flat_map(|y| ["f32", "bf16"].map(|x| format!("{x}:{y}")));
+        let stored = paired(&words(STORED), &[("f32:", ""), ("bf16:", "")], depth);
         let valid = |line: &str| line.parse::<ActivationProblem>().is_ok();
         let options = [
             words("- act=relu act=gelu act=gelu_tanh act=silu act=sigmoid act=tanh"),
@@ -46,7 +47,7 @@ impl Judge for Activation {
         ];
         let with = |types: Vec<String>| [&[dims.clone(), types], &options[..]].concat();
         let mut out = lines("activation", &with(plain), valid);
-        out.extend(lines("activation", &with(stored.collect()), valid));
+        out.extend(lines("activation", &with(stored), valid));
         out
     }
 

@@ -29,18 +29,28 @@ pub(super) const FORMATS: &str = "e4m3 e5m2 e4m3fnuz e5m2fnuz e2m1 nf4 i4 u4 i8 
     i4@g32/f16 i4@g128/f32 u4@g16/bf16 i8@g64/f32 u8@g32/f16 e4m3@g32/f32 e2m1@g16/bf16 nf4@g64/f32 nf4@g64/bf16^outer \
     e5m2@g7/f32 u4@g32/f32z u4@g16/f16z u8@g32/f32z u8@g128/bf16z u4@g32/f16z^outer";
 
+/// Each format between the ends of each of `types`; when quick, of one of them in turn.
+pub(super) fn paired(formats: &[String], types: &[(&str, &str)], depth: Depth) -> Vec<String> {
+    let all = formats.iter().enumerate().flat_map(|(i, format)| {
+        let few = if depth == Depth::Quick { i % types.len()..i % types.len() + 1 } else { 0..types.len() };
+        types[few].iter().map(move |(before, after)| format!("{before}{format}{after}"))
+    });
+    all.collect()
+}
+
 impl Judge for Dequantize {
     fn cases(depth: Depth) -> Vec<String> {
         let dims = match depth {
             Depth::Quick => words("1x1 7x33 2x300 0x4"),
             Depth::Full => words("1x1 3x7 7x33 16x64 130x257 2x1000 5x128 129x16 0x4 3x0"),
         };
-        let formats = words(FORMATS).into_iter().chain(words("i4@g32/f16z i8@g32/f32z"));
+        let formats = [words(FORMATS), words("i4@g32/f16z i8@g32/f32z")].concat();
+        let types = [("", ":f32"), ("", ":bf16"), ("", ":f16"), ("", ":f64")];
         lines(
             "dequantize",
             &[
                 dims,
-                formats.flat_map(|q| ["f32", "bf16", "f16", "f64"].map(|y| format!("{q}:{y}"))).collect(),
+                paired(&formats, &types, depth),
                 words("- ldq=1002"),
                 words("- ldy=1003"),
                 words("- - repro=batch-invariant repro=fast"),

@@ -15,6 +15,8 @@ pub mod pairwise;
 mod quantize;
 mod reduce;
 mod rope;
+#[cfg(test)]
+mod sanity;
 mod sequences;
 pub mod shapes;
 mod softmax;

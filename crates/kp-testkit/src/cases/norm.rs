@@ -2,6 +2,7 @@
 
 use super::{
     activation::STORED,
+    dequantize::paired,
     pairwise::{lines, words},
     tail,
 };
@@ -31,7 +32,7 @@ impl Judge for Norm {
             Depth::Full => words("1x1 1x2 3x7 7x33 16x64 129x257 2x1000 5x128 1x8192 0x4 3x0"),
         };
         let plain = words("f32:f32 bf16:bf16 f16:f16 f64:f64 bf16:f32 f32:bf16 f16:bf16 f64:f32");
-        let stored = words(STORED).into_iter().flat_map(|y| ["f32", "bf16"].map(|x| format!("{x}:{y}")));
+        let stored = paired(&words(STORED), &[("f32:", ""), ("bf16:", "")], depth);
         let valid = |line: &str| line.parse::<NormProblem>().is_ok();
         let options = [
             words("kind=layer kind=rms kind=l2"),
@@ -46,7 +47,7 @@ impl Judge for Norm {
         ];
         let with = |types: Vec<String>| [&[dims.clone(), types], &options[..]].concat();
         let mut out = lines("norm", &with(plain), valid);
-        out.extend(lines("norm", &with(stored.collect()), valid));
+        out.extend(lines("norm", &with(stored), valid));
         out
     }
 

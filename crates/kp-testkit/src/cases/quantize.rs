@@ -1,7 +1,7 @@
 //! What quantization is judged on.
 
 use super::{
-    dequantize::FORMATS,
+    dequantize::{FORMATS, paired},
     pairwise::{lines, words},
     tail,
 };
@@ -33,12 +33,12 @@ impl Judge for Quantize {
             Depth::Quick => words("1x1 7x33 2x300 0x4"),
             Depth::Full => words("1x1 3x7 7x33 16x64 130x257 2x1000 5x128 129x16 0x4 3x0"),
         };
-        let formats = words(FORMATS).into_iter();
+        let types = [("f32:", ""), ("bf16:", ""), ("f16:", ""), ("f64:", "")];
         lines(
             "quantize",
             &[
                 dims,
-                formats.flat_map(|q| ["f32", "bf16", "f16", "f64"].map(|x| format!("{x}:{q}"))).collect(),
+                paired(&words(FORMATS), &types, depth),
                 words("- rule=nearest rule=floor rule=up"),
                 words("- - overflow=propagate"),
                 words("- - scales=given"),

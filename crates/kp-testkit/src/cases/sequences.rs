@@ -5,14 +5,17 @@ use crate::{
     operands::Operands,
     reference::heads::Tensors,
 };
-use kp_hal::op::{AttentionSpec, Kv, Lens, Mask};
+use kp_hal::op::{AttentionSpec, Kv, Lens, Mask, Scheme};
 
 /// Fills Q, K and V with their scales, and everything that the mask needs. Keys past a sequence's length stay poison, as
 /// do entries of the page table that no key uses.
 pub(super) fn fill(p: &AttentionSpec, operands: &mut Operands, fill: &mut Fill) {
     lengths(p, operands, fill);
-    for name in ["q_scale", "k_scale", "v_scale"] {
-        operands.fill_scales(name, fill);
+    // The backward pass knows no scales, not even absent ones.
+    for (name, format) in [("q_scale", p.q), ("k_scale", p.kv), ("v_scale", p.kv)] {
+        if format.scheme != Scheme::None {
+            operands.fill_scales(name, fill);
+        }
     }
     for head in 0..u64::from(p.q_heads) {
         let slope = if fill.kind() == FillKind::Exact { 1.0 } else { fill.unit() / 2.0 };
