@@ -194,7 +194,7 @@ fn encode_integer(x: f64, min: i64, max: i64) -> u64 {
 }
 
 fn nearest_nf4(x: f64) -> u64 {
-    let distance = |code: &u64| (decode(DType::Nf4, *code) - x).abs();
+    let distance = |code: &u64| (decode(DType::Nf4, *code) - x.clamp(-1.0, 1.0)).abs();
     match x.is_nan() {
         true => 7,
         // The even one of two equally near: `min_by` keeps the first of equals, so even codes come first.

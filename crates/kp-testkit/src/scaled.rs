@@ -90,11 +90,13 @@ impl Scaled {
                     let divisor = scale.map_or(1.0, |s| s.value(at));
                     if let (Part::Written(name), Some(codes)) = (self.scale, scale)
                         && extremes.any
+                        && !extremes.unknown
                     {
                         self.block_scale(name, codes.dtype, (at, codes.code(at)), extremes, global, out);
                     }
                     if let (Part::Written(name), Some(codes)) = (self.zero, zero)
                         && extremes.any
+                        && !extremes.unknown
                     {
                         self.zero_point(name, (at, codes.code(at)), extremes, divisor, out);
                     }
@@ -138,10 +140,15 @@ impl Scaled {
     fn extremes(&self, b: u32, block: &Block) -> Extremes {
         let mut e = Extremes::default();
         for (row, col) in block.cells() {
-            let Want::Number { value, slack } = self.value(b, row, col) else { continue };
-            e.any = true;
-            if value.is_finite() {
-                e.include(value, slack);
+            match self.value(b, row, col) {
+                Want::Number { value, slack } => {
+                    e.any = true;
+                    if value.is_finite() {
+                        e.include(value, slack);
+                    }
+                }
+                Want::Any => e.unknown = true,
+                Want::Code(_) | Want::Untouched => {}
             }
         }
         e
@@ -152,8 +159,8 @@ impl Scaled {
         let all = Block { rows: 0..self.shape.0, cols: 0..self.shape.1 };
         let e = self.extremes(0, &all);
         let codes = after.codes(name);
-        if e.amax.1 == 0.0 {
-            // Nothing to scale: any number will do, but for NaN.
+        if e.amax.1 == 0.0 || e.unknown {
+            // Nothing to scale by: any number will do, but for NaN.
             out.judge(!codes.value(0).is_nan(), name, codes.dtype, 0, codes.code(0), Wrong::Code(0));
             return;
         }
@@ -198,9 +205,10 @@ impl Scaled {
             ScaleRule::Floor => (floor_rule(low, most), floor_rule(high, most)),
             ScaleRule::Up => (up_rule(low, most), up_rule(high, most)),
         };
-        // A scale that would round to 0 may become the smallest instead, so that it divides.
-        let tiny = smallest(dtype);
-        let high = if dtype == DType::E8m0 { high } else { high.max(tiny) };
+        // A scale that would round to 0 may become the smallest instead, so that it divides; none is infinite.
+        let (tiny, largest) = (smallest(dtype), max_value(dtype));
+        let high = if dtype == DType::E8m0 { high } else { high.max(tiny).min(largest) };
+        let low = low.min(largest);
         let wanted = ((low + high) / 2.0, (high - low) / 2.0);
         out.number(name, dtype, (at, code), wanted, (low, high), Overflow::Saturate);
     }
@@ -293,6 +301,8 @@ impl Block {
 struct Extremes {
     /// Whether there is any number, finite or not.
     any: bool,
+    /// Whether there is a number of which nothing is said, so that it may or may not be the largest.
+    unknown: bool,
     /// The largest magnitude.
     amax: (f64, f64),
     /// The largest number, or 0.

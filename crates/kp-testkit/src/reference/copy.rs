@@ -4,6 +4,7 @@ use crate::{
     judge::{Output, Plain, Want},
     operands::Operands,
     tensor::place,
+    tolerance::operand_error,
 };
 use kp_hal::{
     DType,
@@ -33,7 +34,12 @@ pub(crate) fn gather(problem: &GatherProblem, operands: &Operands) -> Vec<Output
     vec![plain.into()]
 }
 
-/// Codes of one type are moved as they are; others are rounded once.
+/// Codes of one type are moved as they are; others are rounded once. Of `tf32` only ten mantissa bits need count.
 fn element(from: DType, to: DType, code: u64) -> Want {
-    if from == to { Want::Code(code) } else { Want::exact(crate::formats::decode(from, code)) }
+    if from == to {
+        return Want::Code(code);
+    }
+    let value = crate::formats::decode(from, code);
+    let lost = (operand_error(from) + operand_error(to)) * value.abs();
+    Want::Number { value, slack: if lost.is_finite() { lost } else { 0.0 } }
 }

@@ -154,6 +154,12 @@ fn most(acc: Acc) -> f64 {
     }
 }
 
+/// Whether a number is finite but not in the type that follows the sums.
+fn is_past(x: f64, acc: Acc) -> bool {
+    let most = if acc == Acc::F64 { f64::MAX } else { max_value(DType::F32) };
+    x.is_finite() && x.abs() >= most
+}
+
 /// One row of D from one row of sums, before it is stored. `bias` answers for a column of A·B.
 pub(crate) fn finish(
     spec: &GemmSpec,
@@ -173,29 +179,30 @@ pub(crate) fn finish(
         let whole = operands.kind() == FillKind::Exact && magnitude_of_all < exact_below(spec.acc).min(16_777_216.0);
         let plain_integers = spec.acc == Acc::I32 && alpha == 1.0 && c == 0.0 && bias == 0.0;
         let unscaled = spec.a.format.scheme == Scheme::None && spec.b.format.scheme == Scheme::None;
+        // The sum alone may overflow before alpha makes it smaller.
+        let overflows = magnitude.is_finite() && magnitude >= most(spec.acc);
         match whole || plain_integers && unscaled {
-            true => (value, 0.0, magnitude_of_all),
+            true => (value, 0.0, overflows),
             false => {
                 let slack = alpha.abs() * sum_slack(spec, magnitude) + later.slack(FURTHER, magnitude_of_all);
-                (value, slack, magnitude_of_all)
+                (value, slack, overflows || is_past(magnitude_of_all, spec.acc))
             }
         }
     };
-    // Where the order of the sum decides whether it overflows on the way, nothing is said.
-    let overflows = |size: f64| size.is_finite() && size >= most(spec.acc);
     let cols = spec.d_cols();
     (0..cols)
         .map(|col| {
             let (g_col, u_col) = spec.epilogue.gate.sources(col, cols);
-            let (x, x_slack, x_size) = column(g_col);
-            if overflows(x_size) {
+            let (x, x_slack, overflows) = column(g_col);
+            // Where the order of operations decides whether one overflows on the way, nothing is said.
+            if overflows {
                 return Want::Any;
             }
             let activated = act(spec.epilogue.act, x, later);
             let (mut value, mut slack) = (activated.value, x_slack * activated.slope + activated.error);
             if u_col != g_col {
-                let (u, u_slack, u_size) = column(u_col);
-                if overflows(u_size) {
+                let (u, u_slack, overflows) = column(u_col);
+                if overflows {
                     return Want::Any;
                 }
                 slack = product_slack((value, slack), (u, u_slack), later);
@@ -207,6 +214,9 @@ pub(crate) fn finish(
                     slack += later.slack(1.0, value.abs() + r.abs());
                 }
                 value += r;
+            }
+            if is_past(value, spec.acc) {
+                return Want::Any;
             }
             Want::Number { value, slack }
         })
