@@ -26,8 +26,8 @@ op! {
 /// y1 = x1 · cos[p][j] − x2 · sin[p][j]
 /// y2 = x2 · cos[p][j] + x1 · sin[p][j]       p = positions[token], j = 0 .. rotated / 2
 /// ```
-/// `inverse` turns the other way: the backward pass. A token whose position is outside 0 .. `positions` gives NaN
-/// throughout.
+/// `inverse` turns the other way: the backward pass. Where a token's position is outside 0 .. `positions`, what
+/// would be turned is NaN.
 /// Text: `rope TOKENSxHEADSxDIM X:Y positions=` then `pairs= rotated= ldx= ldy= inverse`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RopeSpec {
