@@ -21,7 +21,7 @@ pub(super) fn fewer<O: Op>(
         let (from, mut to) = (operands.codes(operand.name), part.codes_mut(operand.name));
         let first = shift(operand.name);
         // Of an odd number of 4-bit elements the last byte has one more, which the larger problem may lack.
-        (0..to.len().min(from.len() - first)).for_each(|i| to.set_code(i, from.code(i + first)));
+        (0..to.len().min(from.len().saturating_sub(first))).for_each(|i| to.set_code(i, from.code(i + first)));
     }
     let same = results.into_iter().map(|(name, at)| (name, at, at + shift(name))).collect();
     Fewer { problem, operands: part, same }

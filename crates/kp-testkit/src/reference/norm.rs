@@ -104,11 +104,14 @@ pub(super) fn normalized(kind: NormKind, eps: f64, s: &[Ball], u: f64) -> Normal
     let squares = Ball { value: squares, error: off + (n + 3.0) * u * squares };
     let inverse_of = |squares: f64| match kind {
         NormKind::Layer | NormKind::Rms => 1.0 / (squares / n + eps).sqrt(),
+        // `max` would prefer eps to NaN.
+        NormKind::L2 if squares.is_nan() => squares,
         NormKind::L2 => 1.0 / squares.sqrt().max(eps),
     };
     let value = inverse_of(squares.value);
     let least = inverse_of(squares.value + squares.error) * (1.0 - 4.0 * u);
-    let most = inverse_of((squares.value - squares.error).max(0.0)) * (1.0 + 4.0 * u);
+    let fewest = squares.value - squares.error;
+    let most = inverse_of(if fewest < 0.0 { 0.0 } else { fewest }) * (1.0 + 4.0 * u);
     let lengths = [squares.value - squares.error, squares.value + squares.error].map(|q| q.max(0.0).sqrt() > eps);
     let depends = match (kind, lengths) {
         (NormKind::L2, [false, true]) => None,
@@ -153,7 +156,9 @@ mod tests {
 
     #[test]
     fn a_nan_spoils_its_row_and_zeros_without_eps_are_nan() {
-        assert!(values(NormKind::Rms, 1.0, &[1.0, f64::NAN]).iter().all(|y| y.is_nan()));
+        for &kind in NormKind::ALL {
+            assert!(values(kind, 1.0, &[1.0, f64::NAN]).iter().all(|y| y.is_nan()), "{kind}");
+        }
         assert!(values(NormKind::L2, 0.0, &[0.0, 0.0]).iter().all(|y| y.is_nan()));
     }
 }

@@ -19,12 +19,10 @@ pub(crate) fn rope(p: &RopeProblem, operands: &Operands) -> Vec<Output> {
     let (cos, sin) = (operands.codes("cos"), operands.codes("sin"));
     let u = if operands.kind() == FillKind::Exact { 0.0 } else { unit(p.x.dtype()) };
     let half = u64::from(p.rotated / 2);
-    let mut y = vec![vec![Want::exact(f64::NAN); cols as usize]; p.tokens as usize];
+    let mut y = vec![vec![Want::Any; cols as usize]; p.tokens as usize];
     for (token, y) in y.iter_mut().enumerate() {
         let position = operands.codes("positions").int(token as u64);
-        if position < 0 || position >= p.positions.into() {
-            continue;
-        }
+        let inside = (0..p.positions.into()).contains(&position);
         for head in 0..p.heads {
             let at = |place: u32| (head * p.dim + place) as usize;
             let x = |place: u32| x.at(0, token, at(place));
@@ -32,8 +30,12 @@ pub(crate) fn rope(p: &RopeProblem, operands: &Operands) -> Vec<Output> {
                 y[at(place)] = Want::exact(x(place));
             }
             for j in 0..half {
-                let angle = position as u64 * half + j;
                 let (one, two) = p.pairs.places(j as u32, p.rotated);
+                if !inside {
+                    (y[at(one)], y[at(two)]) = (Want::exact(f64::NAN), Want::exact(f64::NAN));
+                    continue;
+                }
+                let angle = position as u64 * half + j;
                 let sin = if p.inverse { -sin.value(angle) } else { sin.value(angle) };
                 let (first, second) = turn(x(one), x(two), cos.value(angle), sin, u);
                 (y[at(one)], y[at(two)]) = (first.into(), second.into());
