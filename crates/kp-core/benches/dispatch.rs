@@ -48,8 +48,10 @@ struct Row<'r> {
 const TEXT: &str = "gemm 1x4096x7168x2048 e4m3@1x128:e4m3@128x128:bf16 b=col";
 
 fn main() {
-    let open = || Engine::builder().only(kp_null::BACKEND).env(Env::default()).open().expect("the null device opens");
-    let engine = open();
+    let null = || Engine::builder().only(kp_null::BACKEND).env(Env::default()).open().expect("the null device opens");
+    // The backends of this build and, in case there are none, null.
+    let open = || Engine::builder().with(kp_null::BACKEND).env(Env::default()).open().expect("some device opens");
+    let engine = null();
     let problem: GemmProblem = "gemm 1x64x64x64 e4m3:e4m3:bf16".parse().expect("well formed");
     let problems: Vec<GemmProblem> =
         (1..=16).map(|m| format!("gemm 1x{m}x64x64 e4m3:e4m3:bf16").parse().expect("well formed")).collect();
@@ -124,11 +126,14 @@ fn print(row: &mut Row<'_>) -> Option<()> {
         start.elapsed().as_nanos() as f64 / calls as f64
     };
     call();
-    // About 20 ms a reading; the best of ten is the least disturbed by others on the machine.
-    let calls = (2e7 / time(&mut **call, 3).max(1.0)).clamp(1.0, 1e6) as u64;
+    // A reading of about 100 µs fits into one turn on the processor, so the best of many was not interrupted.
+    let first = time(&mut **call, 10).max(1.0);
+    let calls = (1e5 / first).clamp(1.0, 1e5) as u64;
+    // Two thousand of them, or what two seconds hold.
+    let readings = (2e9 / (first * calls as f64)).clamp(1.0, 2000.0) as u64;
     let before = ALLOCATIONS.load(Ordering::Relaxed);
-    let best = (0..10).map(|_| time(&mut **call, calls)).fold(f64::MAX, f64::min);
-    let allocations = (ALLOCATIONS.load(Ordering::Relaxed) - before) as f64 / (10 * calls) as f64;
+    let best = (0..readings).map(|_| time(&mut **call, calls)).fold(f64::MAX, f64::min);
+    let allocations = (ALLOCATIONS.load(Ordering::Relaxed) - before) as f64 / (readings * calls) as f64;
     let slow = *most_ns > 0 && best > *most_ns as f64;
     let missed = slow || allocations > *most_allocations as f64;
     let bar = if *most_ns > 0 { format!("≤ {most_ns} ns") } else { String::new() };
