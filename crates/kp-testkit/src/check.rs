@@ -163,7 +163,10 @@ pub(crate) fn judge_case<O: Op>(
         }
         if nth == 0 {
             spoiled(&plan, &mut *queue, &mut loaded, &made.operands)?;
-            again(&plan, &mut *queue, &mut loaded, (&made.operands, &after), outputs)?;
+        }
+        if nth == 1 {
+            // Sums of whole numbers are equal in any order, so only these show that the order is not fixed.
+            again(&plan, &mut *queue, &mut loaded, (&made.operands, &after), outputs).map_err(named)?;
         }
         if nth == 1 && problem.repro() == Repro::BatchInvariant {
             fewer_rows(device, kernel, variant, case, (&made.operands, &after))?;
@@ -284,7 +287,7 @@ fn again<O: Op>(
     queue.sync()?;
     let second = loaded.download(queue, &other)?;
     if let Some(Failure(e)) = failure(&Comparison::of(outputs, &other, &second)) {
-        return Err(Failure(format!("exact numbers, second run: {e}")));
+        return Err(Failure(format!("second run: {e}")));
     }
     if plan.problem().repro() == Repro::Fast {
         return Ok(());

@@ -35,6 +35,7 @@ use std::{io::Write, process::ExitCode, sync::Arc};
 pub struct Suite {
     backend: &'static dyn Backend,
     expected: Result<Expected, String>,
+    depth: Option<Depth>,
 }
 
 /// Runs the suite of `backend` as a test binary's `main`.
@@ -45,7 +46,7 @@ pub fn main(backend: &'static dyn Backend) -> ExitCode {
 impl Suite {
     /// The suite of `backend`; no failure is expected.
     pub fn new(backend: &'static dyn Backend) -> Self {
-        Self { backend, expected: Ok(Expected::default()) }
+        Self { backend, expected: Ok(Expected::default()), depth: None }
     }
 
     /// Names tests that must fail: the text of `tests/expected_failures.toml`, which has `[[failure]]` entries with a
@@ -53,6 +54,12 @@ impl Suite {
     #[must_use]
     pub fn expect_failures(self, toml: &str) -> Self {
         Self { expected: Expected::parse(toml), ..self }
+    }
+
+    /// How many cases to judge, whatever `KP_DEPTH` says.
+    #[must_use]
+    pub fn depth(self, depth: Depth) -> Self {
+        Self { depth: Some(depth), ..self }
     }
 
     /// Runs it with the arguments and environment of this process.
@@ -112,6 +119,7 @@ impl Suite {
         let on_host = device.caps().kind == DeviceKind::Cpu;
         let host_threads = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or(if on_host { host_threads } else { 1 });
+        let settings = Settings { depth: self.depth.unwrap_or(settings.depth), ..settings };
         let tests = self.tests(&device, &settings);
         runner::run(tests, options, &expected, threads, out)
     }

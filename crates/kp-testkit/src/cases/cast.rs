@@ -28,9 +28,9 @@ const TYPES: &str = "f64 f32 tf32 f16 bf16 e4m3 e5m2 e4m3fnuz e5m2fnuz e2m1 nf4 
 
 impl Judge for Cast {
     fn cases(depth: Depth) -> Vec<String> {
-        let count = if depth == Depth::Quick { 3 } else { 12 };
+        let count = if depth == Depth::Quick { 2 } else { 4 };
         let mut dims: Vec<String> = shapes::pairs(count).map(|[rows, cols]| format!("1x{rows}x{cols}")).collect();
-        dims.extend(words("3x7x9 1x0x5 1x5x0 2x40x50"));
+        dims.extend(words("3x7x9 1x0x5"));
         let types = words(TYPES);
         let pairs = types.iter().flat_map(|x| types.iter().map(move |y| format!("{x}:{y}"))).collect();
         let options = [

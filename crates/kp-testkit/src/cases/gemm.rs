@@ -29,16 +29,34 @@ const FLOOR: &[&str] = &[
 
 impl Judge for Gemm {
     fn cases(depth: Depth) -> Vec<String> {
-        let count = if depth == Depth::Quick { 6 } else { 24 };
+        let count = if depth == Depth::Quick { 6 } else { 20 };
         let mut dims: Vec<String> = shapes::triples(count).map(|[m, n, k]| format!("1x{m}x{n}x{k}")).collect();
         dims.extend(words("3x7x9x17 1x0x5x7 1x5x0x7 1x5x7x0 0x3x4x5"));
         let valid = |line: &str| line.parse::<GemmProblem>().is_ok();
+        // Plain products in every layout first: most kernels know no more.
         let mut out = lines(
             "gemm",
             &[
-                dims.clone(),
+                dims,
+                words("f32:f32:f32 bf16:bf16:bf16 f16:f16:f16 f16:f16:f32 e4m3:e4m3:bf16 i8:i8:i32"),
+                words("- - a=row/260 a=row/261/70000 a=col"),
+                words("- b=col b=row/262 b=col/259 b=row/260/0"),
+                words("- - d=row/260 d=row/261/80000 d=col"),
+                words("- - repro=batch-invariant repro=fast"),
+                words("- - - align=4 align=64"),
+            ],
+            valid,
+        );
+        let epilogues = if depth == Depth::Quick { 3 } else { 14 };
+        let mut dims: Vec<String> = shapes::triples(epilogues).map(|[m, n, k]| format!("1x{m}x{n}x{k}")).collect();
+        dims.extend(words("3x7x9x17 1x0x5x7 1x5x0x7 1x5x7x0"));
+        out.extend(lines(
+            "gemm",
+            &[
+                dims,
                 words(
-                    "f32:f32:f32 bf16:bf16:bf16 bf16:bf16:f32 f16:f16:f16 f16:f16:f32 f64:f64:f64 tf32:tf32:f32 f32:bf16:f32 bf16:f16:f32",
+                    "f32:f32:f32 bf16:bf16:bf16 bf16:bf16:f32 f16:f16:f16 f16:f16:f32 f64:f64:f64 \
+                     tf32:tf32:f32 f32:bf16:f32 bf16:f16:f32",
                 ),
                 words("- - a=col a=row/260 a=row/261/70000 a=col/264"),
                 words("- b=col b=row/262 b=col/259 b=row/260/0 b=panel16x2 b=panel8x1"),
@@ -53,7 +71,7 @@ impl Judge for Gemm {
                 words("- - align=1 align=4 align=64"),
             ],
             valid,
-        );
+        ));
         // An f16 sum of integers, or of codes before their scales, would only overflow.
         let valid = |line: &str| {
             let problem = line.parse::<GemmProblem>();

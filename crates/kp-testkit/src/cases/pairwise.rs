@@ -22,7 +22,7 @@ pub fn lines(op: &str, factors: &[Vec<String>], valid: impl Fn(&str) -> bool) ->
     let mut out: Vec<String> = Vec::new();
     while let Some(&pair) = missing.last() {
         let mut best: Option<(usize, Vec<usize>)> = None;
-        for _ in 0..TRIES {
+        for _ in 0..(WORK / missing.len()).clamp(LEAST, TRIES) {
             let mut row: Vec<usize> = factors.iter().map(|levels| fill.below(levels.len() as u64) as usize).collect();
             pair.iter().for_each(|&(f, level)| row[f] = level);
             let count = missing.iter().filter(|p| covers(&row, p)).count();
@@ -45,8 +45,11 @@ pub fn lines(op: &str, factors: &[Vec<String>], valid: impl Fn(&str) -> bool) ->
     out
 }
 
-/// Random completions of a pair before it is given up as impossible.
+/// Random completions of a pair before it is given up as impossible: fewer while many pairs are missing, since any
+/// completion then covers some.
 const TRIES: usize = 60;
+const LEAST: usize = 12;
+const WORK: usize = 60_000;
 
 /// Words from text: one per blank-separated part, `-` standing for "left out".
 pub fn words(text: &str) -> Vec<String> {

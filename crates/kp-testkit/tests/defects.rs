@@ -1,0 +1,152 @@
+//! The suite judges a backend that is right, and finds every defect of one that is not.
+
+mod fake;
+
+use fake::{Defect, Fake, kernels};
+use kp_hal::{Backend, Kernels};
+use kp_testkit::{Depth, Suite};
+
+fn backend(defect: Defect) -> &'static dyn Backend {
+    Box::leak(Box::new(Fake(kernels(defect))))
+}
+
+/// What the suite prints; the exit code says no more than its last line.
+fn output(suite: Suite, args: &[&str]) -> String {
+    let mut out = Vec::new();
+    let _ = suite.depth(Depth::Quick).run_with(args, &mut out);
+    String::from_utf8(out).expect("names and messages are text")
+}
+
+fn judge(defect: Defect) -> String {
+    output(Suite::new(backend(defect)), &["fake/gemm/loops", "--skip", "vector"])
+}
+
+#[track_caller]
+fn caught(defect: Defect, message: &str) {
+    let text = judge(defect);
+    assert!(text.contains("test result: FAILED."), "{defect:?} was not caught");
+    assert!(
+        text.contains(message),
+        "{defect:?} is reported otherwise:\n{}",
+        &text[text.find("failures:").unwrap_or(0)..]
+    );
+}
+
+#[test]
+fn a_right_kernel_passes_every_case() {
+    let text = judge(Defect::Nothing);
+    assert!(text.contains("test result: ok."), "{text}");
+    assert!(text.matches("... ok").count() > 15, "{text}");
+}
+
+#[test]
+fn the_golden_vectors_pass_too() {
+    let text = output(Suite::new(backend(Defect::Nothing)), &["vector"]);
+    assert!(text.contains("test result: ok.") && text.contains("fake/gemm/loops#0/vector "), "{text}");
+}
+
+#[test]
+fn every_chapter_passes() {
+    for chapter in ["devices", "memory", "queues", "capture", "threads"] {
+        let text = output(Suite::new(backend(Defect::Nothing)), &[&format!("fake/{chapter}/")]);
+        assert!(text.contains("test result: ok.") && !text.contains(" 0 passed"), "{text}");
+    }
+}
+
+#[test]
+fn a_wrong_element_is_caught() {
+    caught(Defect::OneElement, "elements are wrong, the first: d[");
+}
+
+#[test]
+fn an_element_left_out_is_caught() {
+    caught(Defect::LastElementLeftOut, "elements are wrong, the first: d[");
+}
+
+#[test]
+fn writing_outside_is_caught() {
+    caught(Defect::WritesPastTheEnd, "byte 12 past the end of d was written");
+    caught(Defect::WritesBeforeTheStart, "bytes before d were written");
+    caught(Defect::WritesPadding, "padding that held 0x7fc00000 was written");
+    caught(Defect::WritesInput, "of the input a was written");
+}
+
+#[test]
+fn reading_padding_is_caught() {
+    caught(Defect::ReadsPadding, "got NaN");
+}
+
+#[test]
+fn bits_that_change_are_caught() {
+    caught(Defect::Nondeterministic, "two runs differ in byte");
+    caught(Defect::DependsOnOtherRows, "when only the rows of gemm");
+}
+
+#[test]
+fn coarse_sums_are_caught() {
+    caught(Defect::SumsInBf16, "elements are wrong, the first: d[");
+}
+
+#[test]
+fn dirty_scratch_is_caught() {
+    caught(Defect::ReadsScratch, "got NaN");
+}
+
+#[test]
+fn a_panic_is_the_failure_of_one_test() {
+    let text = judge(Defect::Panics);
+    assert!(text.contains("this kernel panics") && text.contains("test result: FAILED. "), "{text}");
+    assert!(text.matches("... FAILED").count() > 5, "the other tests run on");
+}
+
+#[test]
+fn answers_that_make_no_sense_are_caught() {
+    caught(Defect::NoEstimate, "estimate is 18446744073709551615 ns");
+    // Whether the impure kernel is asked at a lucky moment decides which tests there are, but some are made.
+    let text = output(Suite::new(backend(Defect::ImpureSupport)), &["fake/gemm"]);
+    assert!(text.contains("supports is not pure"), "{text}");
+}
+
+#[test]
+fn a_floor_that_nothing_runs_fails() {
+    let text = output(Suite::new(backend(Defect::Nothing)), &["fake/gemm/floor"]);
+    assert!(text.contains("no kernel runs it: loops: a cannot be bf16"), "{text}");
+    assert!(text.contains("test fake/gemm/floor/gemm 1x64x64x64 f32:f32:f32 ... ok"), "{text}");
+}
+
+#[test]
+fn expected_failures_excuse_and_expire() {
+    let entry = |pattern: &str| format!("[[failure]]\npattern = \"{pattern}\"\nreason = \"known\"\n");
+    let name = "fake/gemm/loops#0/gemm 1x64x64x64 f32:f32:f32";
+    let run = |defect, toml: &str| output(Suite::new(backend(defect)).expect_failures(toml), &["--exact", name]);
+    let excused = run(Defect::OneElement, &entry(name));
+    assert!(excused.contains("expected to fail: known ... ok") && excused.contains("ok. 1 passed"), "{excused}");
+    let passed = run(Defect::Nothing, &entry(name));
+    assert!(passed.contains("passed, but was expected to fail: known"), "{passed}");
+    let unused = output(Suite::new(none()).expect_failures(&entry("nothing/of/this/name")), &[]);
+    assert!(unused.contains("fits no test") && unused.contains("1 failed"), "{unused}");
+    assert!(output(Suite::new(none()).expect_failures("[["), &[]).starts_with("error: expected failures"));
+}
+
+/// A backend without any kernel.
+fn none() -> &'static dyn Backend {
+    Box::leak(Box::new(Fake(&Kernels::NONE)))
+}
+
+#[test]
+fn it_prints_as_libtest_does() {
+    let suite = || Suite::new(backend(Defect::Nothing));
+    let name = "fake/gemm/loops#0/gemm 1x1x1x1 f32:f32:f32";
+    let text = output(suite(), &["--exact", name, "--test-threads=1", "--nocapture"]);
+    let expected =
+        format!("\nrunning 1 test\ntest {name} ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; ");
+    assert!(text.starts_with(&expected), "{text}");
+    let list = output(suite(), &["--list", "fake/gemm/loops#0/gemm 1x1x1x1 f32:f32:f32"]);
+    assert!(list.contains(&format!("{name}: test\n")) && list.contains("tests, 0 benchmarks\n"), "{list}");
+    let quiet = output(suite(), &["-q", "--exact", name]);
+    assert!(quiet.contains("\nrunning 1 test\n.\n\ntest result: ok."), "{quiet}");
+    let nothing = output(suite(), &["no such test"]);
+    assert!(nothing.contains("running 0 tests") && nothing.contains("ok. 0 passed; 0 failed"), "{nothing}");
+    let ignored = output(suite(), &["--ignored", "--list", "--format", "terse"]);
+    assert_eq!(ignored, "");
+}
