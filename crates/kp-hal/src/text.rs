@@ -211,10 +211,17 @@ pub(crate) fn number<T: FromStr>(s: &str) -> Option<T> {
     s.parse().ok()
 }
 
-/// At most 40 characters of foreign text, so that a message stays a line.
+/// At most 40 characters of foreign text, escaped ones counted as they are shown, so that a message stays a line.
 pub(crate) fn clip(s: &str) -> String {
-    let shown: String = s.chars().take(40).flat_map(char::escape_default).collect();
-    if s.chars().nth(40).is_some() { shown + "…" } else { shown }
+    let mut shown = String::new();
+    for c in s.chars() {
+        let escaped = c.escape_default();
+        if shown.len() + escaped.len() > 40 {
+            return shown + "…";
+        }
+        shown.extend(escaped);
+    }
+    shown
 }
 
 /// Spells the variants of a field-less enum once, for both directions.

@@ -6,7 +6,7 @@ use super::{
     args::args,
     format::Access,
     op,
-    problem::{BadProblem, at_least, dtype_in, exclusive, multiple},
+    problem::{BadProblem, at_least, at_most, dtype_in, exclusive, multiple},
     sequences::{HeadLayout, Kv, Lens, Pair},
 };
 use crate::{
@@ -292,6 +292,10 @@ impl Spec for AttentionSpec {
             exclusive(!format.dtype.is_float(), "attention", "integer q, k or v")?;
             let known = matches!(format.scheme, Scheme::None | Scheme::Tensor | Scheme::Row);
             exclusive(!known, "attention", "schemes other than @tensor and @row")?;
+        }
+        let scaled = [(self.q, self.q_heads, self.q_extent().1), (self.kv, self.kv_heads, self.kv_extent().1)];
+        for (_, heads, len) in scaled.into_iter().filter(|(format, ..)| format.scheme == Scheme::Row) {
+            at_most("scales of a sequence", u32::MAX.into(), u64::from(heads) * u64::from(len))?;
         }
         dtype_in("o", self.o, &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
         let tight = self.tight_ld();

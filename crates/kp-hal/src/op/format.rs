@@ -125,12 +125,14 @@ impl Format {
     /// Scales stored for `outer` × `inner` elements, the layout's padding included.
     pub const fn scale_count(self, outer: u32, inner: u32) -> u64 {
         let (o, i) = self.blocks(outer, inner);
+        let (o, i) = (o as u64, i as u64);
         match (self.scheme, self.scales) {
             (Scheme::None, _) => 0,
             (Scheme::Tensor, _) => 1,
-            (_, ScaleLayout::Inner) => o as u64 * i as u64,
-            (_, ScaleLayout::Outer) => o.next_multiple_of(4) as u64 * i as u64,
-            (_, ScaleLayout::Tiles) => o.next_multiple_of(128) as u64 * i.next_multiple_of(4) as u64,
+            (_, ScaleLayout::Inner) => o * i,
+            (_, ScaleLayout::Outer) => o.next_multiple_of(4) * i,
+            // Padding may carry either factor past 32 bits.
+            (_, ScaleLayout::Tiles) => o.next_multiple_of(128).saturating_mul(i.next_multiple_of(4)),
         }
     }
 
@@ -140,7 +142,7 @@ impl Format {
         let (o, i) = (o as u64, i as u64);
         match self.scales {
             ScaleLayout::Inner => o * inner_blocks as u64 + i,
-            ScaleLayout::Outer => i * outer_blocks.next_multiple_of(4) as u64 + o,
+            ScaleLayout::Outer => i * (outer_blocks as u64).next_multiple_of(4) + o,
             ScaleLayout::Tiles => {
                 let tile = o / 128 * (inner_blocks as u64).div_ceil(4) + i / 4;
                 tile * 512 + o % 32 * 16 + o % 128 / 32 * 4 + i % 4
