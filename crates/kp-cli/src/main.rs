@@ -1,16 +1,127 @@
-//! The `kp` program.
+//! The `kp` program: what this machine has, which kernel wins and why, how fast and how exact.
 
+mod commands;
 mod compare;
 mod files;
 mod hardware;
+mod measure;
 mod models;
+mod operands;
+mod output;
 mod record;
+mod report;
 mod suites;
+mod timing;
 mod units;
 
-/// An error of whoever typed the command.
-pub(crate) fn usage(message: String) -> anyhow::Error {
-    anyhow::Error::msg(message)
+use clap::{Parser, Subcommand};
+use kp_core::Engine;
+use output::Output;
+use std::{fmt, io, process::ExitCode};
+
+/// Finds this machine's hardware and its fastest correct kernels for matrix products, attention and narrow numbers.
+#[derive(Parser)]
+#[command(name = "kp", version, max_term_width = 110)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
 }
 
-fn main() {}
+/// What every command understands.
+#[derive(clap::Args)]
+pub(crate) struct Global {
+    /// The device: a backend (`cpu`), one of its devices (`nvidia:1`) or part of a device's name; else what KP_DEVICE says, else
+    /// the best
+    #[arg(long, global = true, value_name = "NAME")]
+    device: Option<String>,
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    /// Print results only: no progress, no remarks
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+impl Global {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// What there is instead, if there is no such device.
+    pub(crate) fn open(&self) -> anyhow::Result<Engine> {
+        let builder = Engine::builder();
+        let builder = match &self.device {
+            Some(name) => builder.device(name.clone()),
+            None => builder,
+        };
+        match builder.open() {
+            Err(kp_core::Error::NoDevice(none)) if self.device.is_some() => Err(usage(none.to_string())),
+            opened => Ok(opened?),
+        }
+    }
+}
+
+/// One row a command; each lives in the module of its name.
+#[derive(Subcommand)]
+enum Command {
+    /// Show the devices, what they can do, and what was looked for and not found
+    Info(commands::info::Args),
+    /// Show every kernel's answer to a problem: its time, or why it cannot
+    Explain(commands::explain::Args),
+    /// Run the best kernel on random operands: its time, its error, its name
+    Run(commands::run::Args),
+    /// Test every kernel of this machine against the f64 reference
+    Verify(commands::verify::Args),
+    /// Time every kernel on a suite, a problem or a model
+    Bench(commands::bench::Args),
+    /// Draw records as one HTML page
+    Report(commands::report::Args),
+    /// Measure kernels and remember the fastest
+    Tune(commands::tune::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut out = Output::new(&cli.global);
+    let done = match cli.command {
+        Command::Info(args) => commands::info::run(&cli.global, &args, &mut out),
+        Command::Explain(args) => commands::explain::run(&cli.global, &args, &mut out),
+        Command::Run(args) => commands::run::run(&cli.global, &args, &mut out),
+        Command::Verify(args) => commands::verify::run(&cli.global, &args, &mut out),
+        Command::Bench(args) => commands::bench::run(&cli.global, &args, &mut out),
+        Command::Report(args) => commands::report::run(&args, &mut out),
+        Command::Tune(args) => commands::tune::run(&cli.global, &args, &mut out),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Whoever read us has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            if error.is::<Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// A mistake in the command line rather than a failure of the machine.
+#[derive(Debug)]
+struct Usage(String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// An error of whoever typed the command: exit code 2.
+pub(crate) fn usage(message: String) -> anyhow::Error {
+    Usage(message).into()
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

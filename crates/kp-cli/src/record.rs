@@ -3,7 +3,11 @@
 use crate::files::Lines;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// The version of the schema this program writes and reads.
 pub(crate) const SCHEMA: u32 = 1;
@@ -170,9 +174,28 @@ impl Writer {
     ///
     /// # Errors
     /// What the system said.
-    pub(crate) fn finish(self) -> Result<std::path::PathBuf> {
+    pub(crate) fn finish(self) -> Result<PathBuf> {
         self.0.finish()
     }
+}
+
+/// The newest record of `suite` in `folder`, by name; `None` if there is none or no such folder.
+///
+/// # Errors
+/// What the system said of a folder that is there.
+pub(crate) fn newest(folder: &Path, suite: &str) -> Result<Option<PathBuf>> {
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        // `2026-11-21-gemm-small.jsonl`: the suite's name may hold dashes, the date has ten characters.
+        let is_it = name.get(11..).and_then(|rest| rest.strip_suffix(".jsonl")) == Some(suite);
+        found.extend(is_it.then_some(path));
+    }
+    Ok(found.into_iter().max())
 }
 
 /// One line of JSON.
@@ -247,6 +270,22 @@ pub(crate) mod tests {
         assert_eq!(writer.finish().expect("it can be named"), path);
         assert_eq!(Record::read(&path).expect("it can be read"), record);
         fs::remove_file(path).expect("it can be removed");
+    }
+
+    #[test]
+    fn the_newest_record_is_the_one_of_the_suite_with_the_latest_date() {
+        let folder = std::env::temp_dir().join(format!("kp-newest-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("it can be made");
+        let names = ["2026-01-02-smoke", "2026-11-21-smoke", "2026-12-01-not-smoke"];
+        for name in names {
+            fs::write(folder.join(format!("{name}.jsonl")), "").expect("it can be written");
+        }
+        fs::write(folder.join("2026-12-31-smoke.jsonl.part"), "").expect("it can be written");
+        let found = newest(&folder, "smoke").expect("it can be listed");
+        assert_eq!(found, Some(folder.join("2026-11-21-smoke.jsonl")));
+        assert_eq!(newest(&folder, "rowwise").expect("it can be listed"), None);
+        assert_eq!(newest(&folder.join("none"), "smoke").expect("no folder is no error"), None);
+        fs::remove_dir_all(folder).expect("it can be removed");
     }
 
     #[test]

@@ -16,11 +16,13 @@ pub(crate) struct Section {
 
 impl fmt::Display for Section {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n## {}", self.title)?;
+        if !self.title.is_empty() {
+            writeln!(f, "\n## {}", self.title)?;
+        }
         let width = self.lines.iter().map(|line| line.text.len()).max().unwrap_or_default();
-        self.lines.iter().try_for_each(|line| {
-            let (text, count, label) = (&line.text, line.count, &line.label);
-            writeln!(f, "{text:width$}  # {count}× {label}")
+        self.lines.iter().try_for_each(|Line { text, count, label, .. }| match &**label {
+            "" => writeln!(f, "{text}"),
+            label => writeln!(f, "{text:width$}  # {count}× {label}"),
         })
     }
 }

@@ -1,0 +1,296 @@
+//! `kp bench`: every kernel on a suite, a problem or a model.
+
+mod against;
+mod print;
+
+use crate::{
+    Global, files, hardware,
+    measure::{Meter, Options, Outcome},
+    models::{CONTEXT, Linear, Model, PREFILLS, Phase, WEIGHTS},
+    output::{self, Output},
+    record::{Header, Peer, Record, Row, SCHEMA, Writer},
+    report::{self, Run},
+    suites::{self, Suite, facts},
+    timing, units, usage,
+};
+use anyhow::{Context, Result, bail};
+use kp_core::Engine;
+use kp_hal::AnyProblem;
+use std::{collections::HashMap, env, fs, path::PathBuf, process, time::Duration};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Suites, .txt files or problems; `smoke` if neither these nor a model are given
+    #[arg(value_name = "SUITE | PROBLEM")]
+    targets: Vec<String>,
+    /// A model's own problems instead
+    #[arg(long, value_name = "NAME", conflicts_with = "targets")]
+    model: Option<String>,
+    /// Sequences at once, of a model
+    #[arg(long, value_delimiter = ',', requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Vec<u32>,
+    /// `decode`, `prefill` or both
+    #[arg(long, value_delimiter = ',', requires = "model")]
+    phase: Vec<PhaseName>,
+    /// Tokens of a prefill
+    #[arg(long, value_delimiter = ',', requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
+    tokens: Vec<u32>,
+    /// Tokens of each sequence that is decoded
+    #[arg(long, requires = "model", default_value_t = CONTEXT, value_parser = clap::value_parser!(u32).range(1..))]
+    context: u32,
+    /// Format of the model's linear layers, if not the published one: bf16, f32, fp8, mxfp8, int8, int4, mxfp4, nvfp4
+    #[arg(long, requires = "model", value_name = "FORMAT")]
+    weights: Option<String>,
+    /// Print the problems and measure nothing
+    #[arg(long)]
+    list: bool,
+    /// Only kernels whose name contains this
+    #[arg(long, value_name = "PART")]
+    kernel: Option<String>,
+    /// Time for the samples of each kernel
+    #[arg(long, default_value = "1s", value_parser = output::duration, value_name = "TIME")]
+    budget: Duration,
+    /// Leave out launches that would take longer
+    #[arg(long, default_value = "10s", value_parser = output::duration, value_name = "TIME")]
+    longest: Duration,
+    /// Compare no result with the reference
+    #[arg(long)]
+    no_check: bool,
+    /// Write one HTML page
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Keep the times as a record below this folder
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "benches/record")]
+    record: Option<PathBuf>,
+    /// Compare with a record, or with the newest of this machine's class below a folder
+    #[arg(long, value_name = "RECORD | FOLDER")]
+    against: Option<PathBuf>,
+    /// How much slower than the record a row may be
+    #[arg(long, default_value_t = 1.10, requires = "against", value_name = "RATIO")]
+    threshold: f64,
+    /// Rivals' times: JSON lines of problem, peer, peer_ns
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum PhaseName {
+    Decode,
+    Prefill,
+}
+
+/// Multiply-adds of the f64 reference that a bench pays for: about a tenth of a second.
+const REFERENCE: f64 = 3e7;
+
+/// Measures, prints, compares, and writes what was asked for. False if a result is wrong or a row became slower.
+///
+/// # Errors
+/// A target that is none, a device that is not there, a file that cannot be read or written.
+pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool> {
+    let suites = wanted(args)?;
+    if args.list {
+        let head = args.model.as_deref().map(Model::named).transpose()?.map_or_else(String::new, Model::head);
+        suites.iter().try_for_each(|suite| out.print(&suite.text(&head)))?;
+        return Ok(true);
+    }
+    if !(args.threshold >= 1.0 && args.threshold.is_finite()) {
+        bail!(usage(format!("--threshold must be at least 1, got {}", args.threshold)));
+    }
+    if let Some(path) = &args.report {
+        files::check_writable(path)?;
+    }
+    let peers = args.peers.as_deref().map(read_peers).transpose()?.unwrap_or_default();
+    let engine = global.open()?;
+    let class = hardware::class(engine.info());
+    let options = Options {
+        budget: args.budget,
+        longest: args.longest,
+        reference: if args.no_check { 0.0 } else { REFERENCE },
+        kernel: args.kernel.clone(),
+    };
+    out.remark(&format!("{}: measuring peaks", engine.info().name));
+    let mut meter = Meter::new(engine.clone(), options)?;
+    out.remark(&format!("{}, {}", units::bandwidth(meter.caps.bytes_per_s), meter.peaks));
+    let (mut good, mut done) = (true, Vec::new());
+    for suite in suites {
+        let mut bench =
+            Bench { meter: &mut meter, peers: &peers, rows: Vec::new(), skipped: Vec::new(), wrong: Vec::new() };
+        let header = header(&engine, bench.meter, &suite, &class);
+        let mut writer = None;
+        if let Some(folder) = &args.record {
+            let date = header.date.split('T').next().unwrap_or_default();
+            let path = folder.join(&class).join(format!("{date}-{}.jsonl", suite.name));
+            writer = Some(Writer::create(&path, &header)?);
+        }
+        if !out.json {
+            out.print(&format!("\n{} · {}\n", suite.name, header.hardware))?;
+        }
+        bench.measure(&suite, out, writer.as_mut())?;
+        if let Some(writer) = writer {
+            out.remark(&format!("recorded in {}", writer.finish()?.display()));
+        }
+        let Bench { mut rows, skipped, wrong, .. } = bench;
+        let mut comparison = None;
+        if let Some(path) = &args.against {
+            comparison = against::compare(path, &header, &mut rows, &mut meter, args.threshold, out)?;
+        }
+        good &= wrong.is_empty() && comparison.as_ref().is_none_or(against::Comparison::is_good);
+        done.push(print::Done {
+            run: Run { record: Record { header, rows }, suite: Some(suite) },
+            skipped,
+            wrong,
+            comparison,
+        });
+    }
+    if out.json {
+        out.print_json(&print::as_json(&done))?;
+    }
+    if let Some(path) = &args.report {
+        let runs: Vec<Run> = done.into_iter().map(|done| done.run).collect();
+        files::write(path, &report::page(&runs)?)?;
+        out.remark(&format!("wrote {}", path.display()));
+    }
+    Ok(good)
+}
+
+/// One suite while it is measured.
+struct Bench<'a> {
+    meter: &'a mut Meter,
+    peers: &'a HashMap<AnyProblem, (String, f64)>,
+    rows: Vec<Row>,
+    skipped: Vec<print::Skipped>,
+    wrong: Vec<print::Skipped>,
+}
+
+impl Bench<'_> {
+    fn measure(&mut self, suite: &Suite, out: &mut Output, mut writer: Option<&mut Writer>) -> Result<()> {
+        let bar = out.progress(suite.len() as u64);
+        // A model's sections repeat problems: each is measured once.
+        let mut known: HashMap<AnyProblem, Vec<Row>> = HashMap::new();
+        for section in &suite.sections {
+            let mut table = print::Section::new(section);
+            for line in &section.lines {
+                if !known.contains_key(&line.problem) {
+                    let Outcome { mut rows, skipped, wrong } =
+                        self.meter.measure(line, &mut |what| bar.set_message(format!("{what} on {}", line.text)));
+                    if let (Some((peer, ns)), [best, ..]) = (self.peers.get(&line.problem), &mut rows[..]) {
+                        best.set_peer(peer, *ns);
+                    }
+                    for row in &rows {
+                        writer.as_mut().map_or(Ok(()), |writer| writer.push(row))?;
+                    }
+                    let name = |(kernel, why)| print::Skipped { problem: line.text.clone(), kernel, why };
+                    self.skipped.extend(skipped.into_iter().map(name));
+                    let name = |(kernel, why)| print::Skipped { problem: line.text.clone(), kernel: Some(kernel), why };
+                    self.wrong.extend(wrong.into_iter().map(name));
+                    self.rows.extend(rows.iter().cloned());
+                    known.insert(line.problem, rows);
+                }
+                bar.inc(1);
+                table.add(line, &known[&line.problem], &self.skipped, &self.wrong);
+            }
+            if !out.json {
+                bar.suspend(|| out.print(&table.text()))?;
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+}
+
+/// What the command line asks for.
+fn wanted(args: &Args) -> Result<Vec<Suite>> {
+    let Some(name) = &args.model else {
+        let smoke = ["smoke".to_owned()];
+        return suites::resolve(if args.targets.is_empty() { &smoke } else { &args.targets });
+    };
+    let model = Model::named(name)?;
+    let weights = args.weights.as_deref().map(weights).transpose()?;
+    let asked = |phase| args.phase.is_empty() || args.phase.contains(&phase);
+    if args.phase == [PhaseName::Decode] && !model.decodes() {
+        bail!(usage(format!("{name} is an encoder and decodes nothing; its phase is prefill")));
+    }
+    if args.batch.is_empty() && args.tokens.is_empty() && args.phase.is_empty() && args.context == CONTEXT {
+        return Ok(vec![suites::of_model(model, &model.phases(), weights)?]);
+    }
+    let or = |given: &[u32], usual: &[u32]| if given.is_empty() { usual.to_vec() } else { given.to_vec() };
+    let mut phases = Vec::new();
+    if model.decodes() {
+        if asked(PhaseName::Decode) {
+            let batches = or(&args.batch, &[1, 8, 64]);
+            phases.extend(batches.into_iter().map(|batch| Phase::Decode { batch, context: args.context }));
+        }
+        if asked(PhaseName::Prefill) && (args.batch.is_empty() || !args.tokens.is_empty() || !args.phase.is_empty()) {
+            phases.extend(or(&args.tokens, &PREFILLS).into_iter().map(|tokens| model.prefill(tokens)));
+        }
+    } else {
+        let tokens = or(&args.tokens, &[128]);
+        for batch in or(&args.batch, &[1]) {
+            phases.extend(tokens.iter().map(|&tokens| Phase::Prefill { batch, tokens: tokens.min(model.positions()) }));
+        }
+    }
+    Ok(vec![suites::of_model(model, &phases, weights)?])
+}
+
+fn weights(name: &str) -> Result<Linear> {
+    match WEIGHTS.iter().find(|(known, _)| *known == name) {
+        Some((_, linear)) => Ok(*linear),
+        None => {
+            let names: Vec<&str> = WEIGHTS.iter().map(|(known, _)| *known).collect();
+            bail!(usage(format!("weights must be one of {}, got `{name}`", names.join(", "))))
+        }
+    }
+}
+
+fn read_peers(path: &std::path::Path) -> Result<HashMap<AnyProblem, (String, f64)>> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines
+        .map(|(at, line)| {
+            let place = || format!("{}:{}", path.display(), at + 1);
+            let peer: Peer = serde_json::from_str(line).with_context(place)?;
+            let problem = peer.problem.parse().with_context(place)?;
+            anyhow::ensure!(peer.peer_ns > 0.0, "{}: peer_ns must be above 0, got {}", place(), peer.peer_ns);
+            Ok((problem, (peer.peer, peer.peer_ns)))
+        })
+        .collect()
+}
+
+fn header(engine: &Engine, meter: &Meter, suite: &Suite, class: &str) -> Header {
+    let (info, caps) = (engine.info(), &meter.caps);
+    let lines = suite.sections.iter().flat_map(|section| &section.lines);
+    let types = lines.map(|line| facts(&line.problem)).filter(|facts| facts.flops > 0.0).map(|facts| facts.rate);
+    Header {
+        schema: SCHEMA,
+        kp: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: commit().unwrap_or_else(|| "unknown".to_owned()),
+        date: units::now(),
+        suite: suite.name.clone(),
+        class: class.to_owned(),
+        hardware: info.name.clone(),
+        units: caps.units,
+        driver: info.driver.clone(),
+        clock_hz: caps.clock_hz,
+        cache_bytes: caps.l1_bytes.max(caps.l2_bytes).max(caps.l3_bytes),
+        memory_bytes: caps.memory_bytes,
+        bytes_per_s: crate::record::round(caps.bytes_per_s),
+        flops_per_s: types.map(|t| (t.to_string(), crate::record::round(caps.rates.get(t)))).collect(),
+        peaks: meter.peaks.to_owned(),
+        method: timing::METHOD.to_owned(),
+    }
+}
+
+/// What `KP_COMMIT` says, for a program far from its repository; else the commit that is checked out here, with a mark if
+/// files differ from it.
+fn commit() -> Option<String> {
+    if let Some(commit) = env::var("KP_COMMIT").ok().filter(|commit| !commit.is_empty()) {
+        return Some(commit);
+    }
+    fs::metadata("crates/kp-hal").ok()?;
+    let git = |args: &[&str]| process::Command::new("git").args(args).output().ok().filter(|out| out.status.success());
+    let hash = String::from_utf8(git(&["rev-parse", "--short=12", "HEAD"])?.stdout).ok()?.trim().to_owned();
+    let changed = !git(&["status", "--porcelain", "--untracked-files=no", "--", "crates", "kernels", "Cargo.toml"])?
+        .stdout
+        .is_empty();
+    Some(if changed { hash + "-changed" } else { hash })
+}

@@ -1,0 +1,122 @@
+//! `kp verify`: the conformance suite on this machine.
+
+use crate::{Global, output::Output, usage};
+use anyhow::{Result, ensure};
+use kp_core::Engine;
+use kp_hal::Backend;
+use kp_testkit::Suite;
+use serde_json::{Value, json};
+use std::{io, process::ExitCode};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only tests whose names contain one of these, such as `gemm` or a kernel's name; all if there are none
+    #[arg(value_name = "FILTER")]
+    filters: Vec<String>,
+    /// Print names, run nothing
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the suite of each backend that has a device, or of the one asked for. False if a test fails.
+///
+/// # Errors
+/// A device that is not there, a filter that fits no test.
+pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool> {
+    let found = Engine::builder().survey();
+    let chosen = found.choose(global.device.as_deref()).map_err(|none| usage(none.to_string()))?;
+    let mut backends: Vec<&'static dyn Backend> = Vec::new();
+    for device in chosen {
+        // The suite opens a backend's first device, or the one that KP_DEVICE_INDEX says.
+        if backends.iter().all(|backend| backend.name() != device.backend.name()) {
+            backends.push(device.backend);
+        }
+    }
+    for one in &found.unavailable {
+        out.remark(&format!("skipped: {one}"));
+    }
+    let (mut good, mut tests, mut reports) = (true, 0, Vec::new());
+    for backend in backends {
+        let suite = Suite::new(backend);
+        let mut words: Vec<&str> = args.filters.iter().map(String::as_str).collect();
+        words.extend(args.list.then_some("--list"));
+        let mut seen = Watch { text: String::new(), partial: Vec::new(), through: !out.json };
+        good &= suite.run_with(&words, &mut seen) == ExitCode::SUCCESS;
+        let report = report(backend.name(), &seen.text);
+        tests += report.passed + report.failed.len() + report.listed;
+        reports.push(report.json);
+    }
+    if out.json {
+        out.print_json(&json!({ "backends": reports }))?;
+    }
+    ensure!(
+        tests > 0 || args.filters.is_empty(),
+        usage(format!("no test's name contains {}", args.filters.join(" or ")))
+    );
+    Ok(good)
+}
+
+/// Passes text on as it comes, and keeps it.
+struct Watch {
+    text: String,
+    partial: Vec<u8>,
+    through: bool,
+}
+
+impl io::Write for Watch {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.through {
+            io::stdout().write_all(bytes)?;
+        }
+        self.partial.extend_from_slice(bytes);
+        if bytes.ends_with(b"\n") {
+            self.text.push_str(&String::from_utf8_lossy(&self.partial));
+            self.partial.clear();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.through { io::stdout().flush() } else { Ok(()) }
+    }
+}
+
+struct Report {
+    passed: usize,
+    failed: Vec<String>,
+    listed: usize,
+    json: Value,
+}
+
+/// What the suite's lines say: `test NAME ... ok`, `test NAME ... FAILED`, and `NAME: test` of a list.
+fn report(backend: &str, text: &str) -> Report {
+    let ended = |end: &'static str| {
+        let name = move |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(end)?.to_owned());
+        text.lines().filter_map(name).collect::<Vec<String>>()
+    };
+    let (passed, failed) = (ended(" ... ok"), ended(" ... FAILED"));
+    let listed: Vec<&str> = text.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+    let mut json = json!({ "backend": backend, "passed": passed.len(), "failed": failed });
+    if !listed.is_empty() {
+        json["tests"] = json!(listed);
+    }
+    if let Some(why) = text.lines().find_map(|line| line.strip_prefix("skipped: ")) {
+        json["skipped"] = json!(why);
+    }
+    Report { passed: passed.len(), failed, listed: listed.len(), json }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_from_the_lines() {
+        let text = "\nrunning 3 tests\ntest cpu/gemm/a#0/x ... ok\ntest cpu/gemm/b#0/x ... FAILED\n\
+                    test cpu/norm/c - expected to fail: slow ... ok\n\nfailures:\n";
+        let found = report("cpu", text);
+        assert_eq!((found.passed, found.failed), (2, vec!["cpu/gemm/b#0/x".to_owned()]));
+        assert_eq!(report("cpu", "a: test\nb: test\n\n2 tests, 0 benchmarks\n").json["tests"], json!(["a", "b"]));
+        assert_eq!(report("x", "skipped: x unavailable: no driver\n").json["skipped"], "x unavailable: no driver");
+    }
+}

@@ -1,0 +1,214 @@
+//! Every kernel and variant on one problem: time, rate, fraction of the roofline, error.
+
+use crate::{
+    operands::{Host, Set},
+    record::{Row, round},
+    suites::{Line, facts},
+    timing::{self, Timing},
+};
+use anyhow::{Context, Result};
+use kp_core::{Candidate, Engine};
+use kp_hal::{
+    Caps, Queue,
+    op::{Op, OpVisitor, Problem},
+};
+use std::{collections::HashMap, time::Duration};
+
+/// Measures on one device.
+pub(crate) struct Meter {
+    engine: Engine,
+    /// What the device can do, its peaks measured.
+    pub(crate) caps: Caps,
+    /// Whether they were measured.
+    pub(crate) peaks: &'static str,
+    queue: Box<dyn Queue>,
+    options: Options,
+    /// The least part of the roofline that each kernel reached yet: what the next problem may cost.
+    reached: HashMap<String, f64>,
+}
+
+/// How much time and memory a measurement may take.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Time for the samples of one row.
+    pub(crate) budget: Duration,
+    /// A launch expected to take longer is left out.
+    pub(crate) longest: Duration,
+    /// Multiply-adds that the f64 reference may take; 0 compares nothing.
+    pub(crate) reference: f64,
+    /// Only kernels whose name contains this.
+    pub(crate) kernel: Option<String>,
+}
+
+/// What came of one problem.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// One per kernel and variant, fastest first.
+    pub(crate) rows: Vec<Row>,
+    /// Why there is no row: kernel, if it was one kernel's fault, and reason.
+    pub(crate) skipped: Vec<(Option<String>, String)>,
+    /// Kernels whose result is wrong, with the first wrong element. They have no row.
+    pub(crate) wrong: Vec<(String, String)>,
+}
+
+impl Meter {
+    /// Measures the device's peaks, which takes about a second.
+    ///
+    /// # Errors
+    /// What the device returned.
+    pub(crate) fn new(engine: Engine, options: Options) -> Result<Self> {
+        let caps = engine.device().clone().measure().context("cannot measure the device's peaks")?;
+        let peaks = if caps == *engine.caps() { "as the device states them" } else { "measured before the run" };
+        let queue = engine.queue()?;
+        Ok(Self { engine, caps, peaks, queue, options, reached: HashMap::new() })
+    }
+
+    /// Measures every candidate for the line's problem. `watch` is told which is next.
+    pub(crate) fn measure(&mut self, line: &Line, watch: &mut dyn FnMut(&str)) -> Outcome {
+        let mut outcome = Outcome::default();
+        let visit = Measure { meter: self, line, watch, outcome: &mut outcome };
+        if let Err(error) = line.problem.visit(visit) {
+            outcome.skipped.push((None, format!("{error:#}")));
+            // A fault is sticky: the next problem deserves a queue that works.
+            if let Ok(queue) = self.engine.queue() {
+                self.queue = queue;
+            }
+        }
+        outcome.rows.sort_by(|a, b| a.median_ns.total_cmp(&b.median_ns));
+        outcome
+    }
+
+    /// From now on only kernels whose name with variant contains `part`; answers what was asked before.
+    pub(crate) fn only(&mut self, part: Option<String>) -> Option<String> {
+        std::mem::replace(&mut self.options.kernel, part)
+    }
+}
+
+struct Measure<'a> {
+    meter: &'a mut Meter,
+    line: &'a Line,
+    watch: &'a mut dyn FnMut(&str),
+    outcome: &'a mut Outcome,
+}
+
+impl OpVisitor for Measure<'_> {
+    type Out = Result<()>;
+
+    fn visit<O: Op>(self, problem: &Problem<O::Spec>) -> Result<()> {
+        let Self { meter, line, watch, outcome } = self;
+        let found = meter.engine.candidates(problem);
+        if found.accepted.is_empty() {
+            let why = found.rejected.iter().map(|(kernel, why)| format!("{kernel}: {why}")).collect::<Vec<_>>();
+            let none = "the backend has no kernel of this op".to_owned();
+            outcome.skipped.push((None, if why.is_empty() { none } else { why.join("; ") }));
+            return Ok(());
+        }
+        let floors = facts(&line.problem).floors(&meter.caps);
+        let floor_ns = (floors.0.max(floors.1).0 as f64).max(1.0);
+        let wanted = |candidate: &Candidate<O>| {
+            let label = candidate.label().to_string();
+            meter.options.kernel.as_ref().is_none_or(|part| label.contains(&**part))
+        };
+        let mut left = Vec::new();
+        for candidate in found.accepted.into_iter().filter(wanted) {
+            let label = candidate.label().to_string();
+            let reached = meter.reached.get(candidate.kernel.name()).copied().unwrap_or(1.0);
+            let expected = Duration::from_secs_f64((floor_ns / reached / 1e9).min(1e9));
+            if expected > meter.options.longest {
+                let why = format!("a launch would take about {:.0} s, more than --longest", expected.as_secs_f64());
+                outcome.skipped.push((Some(label), why));
+            } else {
+                left.push((candidate, label));
+            }
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        let memory = meter.engine.device().memory()?;
+        // Operands once on the host, once on the device; the rest of what is free may hold further sets.
+        let host_bytes = kp_hal::op::Spec::bytes(problem.spec());
+        let needed = host_bytes.saturating_mul(if meter.caps.kind == kp_hal::DeviceKind::Cpu { 2 } else { 1 });
+        if needed > memory.free / 4 * 3 {
+            let [needed, free] = [needed, memory.free].map(crate::units::bytes);
+            outcome.skipped.push((None, format!("needs {needed}, {free} are free")));
+            return Ok(());
+        }
+        watch("inputs");
+        let host = Host::<O>::new(problem, &line.problem, meter.options.reference);
+        let (count, cold) = timing::sets(host.bytes(), &meter.caps, (memory.free / 4).min(MOST_BYTES));
+        let mut sets = vec![Set::upload(&meter.engine, &host.operands, &mut *meter.queue)?];
+        while sets.len() < count {
+            sets.push(Set::upload(&meter.engine, &host.operands, &mut *meter.queue)?);
+        }
+        for (candidate, label) in left {
+            watch(&label);
+            let plan = match candidate.kernel.plan(meter.engine.device(), problem, candidate.variant) {
+                Ok(plan) => plan,
+                Err(error) => {
+                    outcome.skipped.push((Some(label), error.to_string()));
+                    continue;
+                }
+            };
+            let mut error = None;
+            if host.reference.is_some() {
+                // Outputs hold what the kernel before left there: poison them again, padding and all.
+                sets[0] = Set::upload(&meter.engine, &host.operands, &mut *meter.queue)?;
+                let args = sets[0].args::<O>(&host.operands)?;
+                plan.launch(&mut *meter.queue, &args)?;
+                drop(args);
+                let comparison = host.compare(&sets[0], &mut *meter.queue)?;
+                if let Some((first, found)) = comparison.as_ref().and_then(|found| Some((found.first.as_ref()?, found)))
+                {
+                    let why = format!("{} of {} elements, first {first}", found.wrong, found.checked);
+                    outcome.wrong.push((label, why));
+                    continue;
+                }
+                error = comparison.map(|found| found.max_share);
+            }
+            let (kind, budget) = (meter.caps.kind, meter.options.budget);
+            let timing = timing::time(&plan, &host.operands, &mut sets, &mut *meter.queue, kind, budget)?;
+            let reached = floor_ns / timing.median_ns;
+            meter
+                .reached
+                .entry(candidate.kernel.name().to_owned())
+                .and_modify(|least| *least = least.min(reached))
+                .or_insert(reached);
+            let at = (candidate.kernel.name(), candidate.variant.0);
+            outcome.rows.push(row(meter, line, at, timing, (floor_ns, cold), error));
+        }
+        Ok(())
+    }
+}
+
+/// Sets beyond this would take longer to fill than to use.
+const MOST_BYTES: u64 = 4 << 30;
+
+fn row(
+    meter: &Meter,
+    line: &Line,
+    (kernel, variant): (&str, u8),
+    timing: Timing,
+    (floor_ns, cold): (f64, bool),
+    max_error: Option<f64>,
+) -> Row {
+    let facts = facts(&line.problem);
+    let Timing { median_ns, iqr_ns, samples } = timing;
+    Row {
+        problem: line.text.clone(),
+        backend: meter.engine.backend().name().to_owned(),
+        device: meter.engine.info().name.clone(),
+        kernel: kernel.to_owned(),
+        variant,
+        median_ns: round(median_ns),
+        iqr_ns: round(iqr_ns),
+        samples,
+        cold,
+        tflops: round(facts.flops / median_ns / 1e3),
+        gbs: round(facts.bytes as f64 / median_ns),
+        roofline: round(floor_ns / median_ns),
+        max_error: max_error.map(round),
+        peer: None,
+        peer_ns: None,
+        ratio: None,
+    }
+}

@@ -1,0 +1,141 @@
+//! How long a launch takes.
+
+use crate::operands::Set;
+use anyhow::Result;
+use kp_hal::{Caps, DeviceKind, Plan, Queue, op::Op};
+use kp_testkit::Operands;
+use std::time::{Duration, Instant};
+
+/// What the samples of one kernel on one problem say.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Timing {
+    /// Half of the launches took less.
+    pub(crate) median_ns: f64,
+    /// Width of the middle half of the samples.
+    pub(crate) iqr_ns: f64,
+    /// How many.
+    pub(crate) samples: u32,
+}
+
+/// A sample repeats short launches for at least this long, so that reading the clock does not count.
+const SAMPLE: Duration = Duration::from_micros(20);
+/// Samples wanted.
+const SAMPLES: usize = 20;
+/// Time that the samples together should cover, so that one disturbance does not reach most of them.
+const SPAN: Duration = Duration::from_millis(100);
+/// Launches repeat so long before the first sample: caches, page tables and clocks settle.
+const WARM_UP: Duration = Duration::from_millis(20);
+/// The least samples of a slow kernel: a median that one disturbance cannot move.
+const FEWEST: usize = 3;
+
+/// The method in words, for records.
+pub(crate) const METHOD: &str = "median of samples of at least 20 us of launches; at least 20 samples over 100 ms, fewer but at least 3 \
+                                 if the budget of the row ends first; operands rotated through twice the last-level cache where cold; \
+                                 device clock on a GPU, host clock around launches and a synchronization on a CPU";
+
+/// Times `plan` over `sets` of operands in turn.
+///
+/// # Errors
+/// What launching or the queue returned.
+pub(crate) fn time<O: Op>(
+    plan: &Plan<O>,
+    host: &Operands,
+    sets: &mut [Set],
+    queue: &mut dyn Queue,
+    kind: DeviceKind,
+    budget: Duration,
+) -> Result<Timing> {
+    let args = sets.iter_mut().map(|set| set.args::<O>(host)).collect::<Result<Vec<_>>>()?;
+    let mut next = args.iter().cycle();
+    let mut launch = |queue: &mut dyn Queue, times: u64| -> Result<()> {
+        for args in next.by_ref().take(times as usize) {
+            plan.launch(queue, args)?;
+        }
+        Ok(())
+    };
+    let start = Instant::now();
+    let mut one = Duration::MAX;
+    while one == Duration::MAX || (start.elapsed() < WARM_UP.min(budget / 2)) {
+        let before = Instant::now();
+        launch(queue, 1)?;
+        queue.sync()?;
+        one = one.min(before.elapsed());
+    }
+    let repeats = SAMPLE.as_nanos().div_ceil(one.as_nanos().max(20)).clamp(1, 10_000) as u64;
+    let start = Instant::now();
+    let mut samples = Vec::new();
+    while samples.len() < FEWEST
+        || (start.elapsed() < budget && (samples.len() < SAMPLES || start.elapsed() < SPAN) && samples.len() < 100_000)
+    {
+        let ns = match kind {
+            DeviceKind::Cpu => on_host(queue, |queue| launch(queue, repeats))?,
+            _ => on_device(queue, |queue| launch(queue, repeats))?,
+        };
+        samples.push(ns / repeats as f64);
+    }
+    Ok(summary(samples))
+}
+
+fn on_host(queue: &mut dyn Queue, work: impl FnOnce(&mut dyn Queue) -> Result<()>) -> Result<f64> {
+    let before = Instant::now();
+    work(queue)?;
+    queue.sync()?;
+    Ok(before.elapsed().as_nanos() as f64)
+}
+
+fn on_device(queue: &mut dyn Queue, work: impl FnOnce(&mut dyn Queue) -> Result<()>) -> Result<f64> {
+    let before = Instant::now();
+    let from = queue.mark()?;
+    work(queue)?;
+    let to = queue.mark()?;
+    queue.sync()?;
+    let host = before.elapsed().as_nanos() as f64;
+    Ok(queue.elapsed(from, to)?.map_or(host, |time| time.0 as f64))
+}
+
+/// Median and width of the middle half, between neighbours where the count is even.
+fn summary(mut samples: Vec<f64>) -> Timing {
+    samples.sort_by(f64::total_cmp);
+    let at = |part: f64| {
+        let place = part * (samples.len() - 1) as f64;
+        let (low, high) = (samples[place.floor() as usize], samples[place.ceil() as usize]);
+        low + (high - low) * place.fract()
+    };
+    Timing { median_ns: at(0.5), iqr_ns: at(0.75) - at(0.25), samples: samples.len() as u32 }
+}
+
+/// How many sets of `bytes` bytes of operands it takes for a launch to find nothing of its own in the last-level cache, and
+/// whether the sets allowed by `room` bytes of memory are so many.
+pub(crate) fn sets(bytes: u64, caps: &Caps, room: u64) -> (usize, bool) {
+    let cache = caps.l1_bytes.max(caps.l2_bytes).max(caps.l3_bytes);
+    let wanted = (2 * cache).div_ceil(bytes.max(1)) + 1;
+    let allowed = (room / bytes.max(1)).clamp(1, MOST_SETS);
+    (wanted.min(allowed) as usize, cache > 0 && wanted <= allowed)
+}
+
+/// More sets than this would only serve problems that take no time.
+const MOST_SETS: u64 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_is_the_middle_of_the_samples() {
+        let timing = summary(vec![4.0, 1.0, 100.0, 2.0, 3.0]);
+        assert_eq!(timing, Timing { median_ns: 3.0, iqr_ns: 2.0, samples: 5 });
+        assert_eq!(summary(vec![1.0, 2.0]).median_ns, 1.5);
+        assert_eq!(summary(vec![7.0]), Timing { median_ns: 7.0, iqr_ns: 0.0, samples: 1 });
+    }
+
+    #[test]
+    fn sets_exceed_the_cache_or_say_that_they_do_not() {
+        let mut caps = Caps::new(DeviceKind::Cpu, "test");
+        caps.l3_bytes = 48 << 20;
+        assert_eq!(sets(12 << 20, &caps, 1 << 40), (9, true));
+        assert_eq!(sets(200 << 20, &caps, 1 << 40), (2, true), "even what exceeds the cache leaves its end there");
+        assert_eq!(sets(12 << 20, &caps, 30 << 20), (2, false));
+        assert_eq!(sets(1024, &caps, 1 << 40), (256, false));
+        assert_eq!(sets(0, &caps, 0), (1, false));
+    }
+}
