@@ -1,5 +1,7 @@
 //! `cargo xtask`: what developers of kp run beside cargo itself.
 
+mod bench;
+mod bundle;
 mod model;
 mod new;
 mod tidy;
@@ -23,6 +25,10 @@ enum Task {
     /// Start something new from what is there.
     #[command(subcommand)]
     New(new::New),
+    /// Run benches on what this machine has and compare them with its records.
+    Bench(bench::Args),
+    /// Pack kp, the conformance suites and a script for machines without Rust.
+    Bundle,
     /// Bring the weights of a model that the examples and benches use.
     Model(model::Args),
 }
@@ -31,6 +37,8 @@ fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::Tidy => tidy::report(&root()).map(|findings| findings == 0),
         Task::New(new) => new::run(&root(), &new).map(|()| true),
+        Task::Bench(args) => bench::run(&root(), &args),
+        Task::Bundle => bundle::run(&root()).map(|()| true),
         Task::Model(args) => model::run(&root(), &args).map(|()| true),
     };
     match done {
