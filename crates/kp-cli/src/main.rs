@@ -25,8 +25,9 @@ use std::{fmt, io, process::ExitCode};
 struct Cli {
     #[command(flatten)]
     global: Global,
+    /// Without a command: a tour of them on a few problems of real models
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 /// What every command understands.
@@ -85,13 +86,14 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = Output::new(&cli.global);
     let done = match cli.command {
-        Command::Info(args) => commands::info::run(&cli.global, &args, &mut out),
-        Command::Explain(args) => commands::explain::run(&cli.global, &args, &mut out),
-        Command::Run(args) => commands::run::run(&cli.global, &args, &mut out),
-        Command::Verify(args) => commands::verify::run(&cli.global, &args, &mut out),
-        Command::Bench(args) => commands::bench::run(&cli.global, &args, &mut out),
-        Command::Report(args) => commands::report::run(&args, &mut out),
-        Command::Tune(args) => commands::tune::run(&cli.global, &args, &mut out),
+        Some(Command::Info(args)) => commands::info::run(&cli.global, &args, &mut out),
+        Some(Command::Explain(args)) => commands::explain::run(&cli.global, &args, &mut out),
+        Some(Command::Run(args)) => commands::run::run(&cli.global, &args, &mut out),
+        Some(Command::Verify(args)) => commands::verify::run(&cli.global, &args, &mut out),
+        Some(Command::Bench(args)) => commands::bench::run(&cli.global, &args, &mut out),
+        Some(Command::Report(args)) => commands::report::run(&args, &mut out),
+        Some(Command::Tune(args)) => commands::tune::run(&cli.global, &args, &mut out),
+        None => commands::tour::run(&cli.global, &mut out),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

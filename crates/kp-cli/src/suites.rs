@@ -125,6 +125,7 @@ macro_rules! suites {
     };
 }
 suites! {
+    "tour",
     "smoke",
     "gemm-squares",
     "gemm-small",

@@ -3,7 +3,10 @@
 use crate::{Global, output::Output, suites};
 use anyhow::Result;
 use kp_core::{Engine, Explanation, explain::Bound};
-use kp_hal::op::{Op, OpVisitor, Problem};
+use kp_hal::{
+    AnyProblem,
+    op::{Op, OpVisitor, Problem},
+};
 use serde_json::{Value, json};
 
 #[derive(clap::Args)]
@@ -18,6 +21,17 @@ pub(crate) struct Args {
 /// # Errors
 /// A problem that makes no sense, a device that is not there.
 pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool> {
+    let problem = suites::problem(&args.problem)?;
+    let explanation = explain(&global.open()?, &problem);
+    match out.json {
+        true => out.print_json(&as_json(&explanation))?,
+        false => out.print(&explanation.to_string())?,
+    }
+    Ok(explanation.winner().is_some())
+}
+
+/// Every kernel's answer to `problem`.
+pub(crate) fn explain(engine: &Engine, problem: &AnyProblem) -> Explanation {
     struct Ask<'e>(&'e Engine);
     impl OpVisitor for Ask<'_> {
         type Out = Explanation;
@@ -25,13 +39,7 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
             self.0.explain(problem)
         }
     }
-    let problem = suites::problem(&args.problem)?;
-    let explanation = problem.visit(Ask(&global.open()?));
-    match out.json {
-        true => out.print_json(&as_json(&explanation))?,
-        false => out.print(&explanation.to_string())?,
-    }
-    Ok(explanation.winner().is_some())
+    problem.visit(Ask(engine))
 }
 
 fn as_json(explained: &Explanation) -> Value {
