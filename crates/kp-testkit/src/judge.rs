@@ -59,19 +59,22 @@ pub enum Depth {
     Full,
 }
 
+/// A problem of op `O`.
+pub type ProblemOf<O> = Problem<<O as Op>::Spec>;
+
+/// What a law says of the operands after each run, inputs included: what is violated, where, and by how much.
+pub type Law<O> = fn(&ProblemOf<O>, &[Operands]) -> Result<(), String>;
+
 /// A law that results obey, checked without the reference.
 pub struct Property<O: Op> {
     /// What it says: `values of 1 give 1`.
     pub name: &'static str,
     /// Inputs that the law speaks of, or `None` if it says nothing about this problem.
-    pub inputs: fn(&Problem<O::Spec>, &mut Fill) -> Option<Operands>,
+    pub inputs: fn(&ProblemOf<O>, &mut Fill) -> Option<Operands>,
     /// Inputs of a second run that is compared with the first.
-    pub again: Option<fn(&Problem<O::Spec>, &Operands) -> Operands>,
-    /// Judges the operands after each run, inputs included.
-    ///
-    /// # Errors
-    /// What is violated, where, and by how much.
-    pub check: fn(&Problem<O::Spec>, &[Operands]) -> Result<(), String>,
+    pub again: Option<fn(&ProblemOf<O>, &Operands) -> Operands>,
+    /// The law itself.
+    pub check: Law<O>,
 }
 
 /// A problem with fewer rows whose results must be equal to the bit.

@@ -2,10 +2,10 @@
 
 use crate::{
     fill::Fill,
-    judge::{Depth, Fewer, Judge, Output, Property},
+    judge::{Depth, Fewer, Judge, Output, ProblemOf, Property},
     operands::Operands,
 };
-use kp_hal::op::{self, Op, Problem};
+use kp_hal::op::{self, Op};
 use std::any::Any;
 
 /// The functions of one op's [`Judge`], so that code generic over `Op` alone can find them with [`judge_of`].
@@ -15,17 +15,17 @@ pub struct Judged<O: Op> {
     /// [`Judge::floor`].
     pub floor: fn() -> &'static [&'static str],
     /// [`Judge::inputs`].
-    pub inputs: fn(&Problem<O::Spec>, &mut Fill) -> Operands,
+    pub inputs: fn(&ProblemOf<O>, &mut Fill) -> Operands,
     /// [`Judge::cost`].
-    pub cost: fn(&Problem<O::Spec>) -> f64,
+    pub cost: fn(&ProblemOf<O>) -> f64,
     /// [`Judge::reference`].
-    pub reference: fn(&Problem<O::Spec>, &Operands) -> Vec<Output>,
+    pub reference: fn(&ProblemOf<O>, &Operands) -> Vec<Output>,
     /// [`Judge::special`].
-    pub special: fn(&Problem<O::Spec>) -> bool,
+    pub special: fn(&ProblemOf<O>) -> bool,
     /// [`Judge::properties`].
     pub properties: fn() -> &'static [Property<O>],
     /// [`Judge::fewer_rows`].
-    pub fewer_rows: fn(&Problem<O::Spec>, &Operands) -> Option<Fewer<O>>,
+    pub fewer_rows: fn(&ProblemOf<O>, &Operands) -> Option<Fewer<O>>,
 }
 
 impl<O: Judge> Judged<O> {

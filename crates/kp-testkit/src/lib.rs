@@ -1,5 +1,6 @@
 //! Reference, cases, vectors and the conformance suite that any backend can run.
 
+pub mod caps;
 pub mod cases;
 mod chapters;
 pub mod check;

@@ -257,7 +257,13 @@ impl Scaled {
                 Want::Number { value, slack } => {
                     let scaled = |x: f64| if x == 0.0 { 0.0 } else { x / divisor };
                     let zero = zero.unwrap_or(0.0);
-                    let margin = scaled(value).abs() * SCALING_ERROR + scaled(slack).abs();
+                    // A division by a power of two is exact; an infinite number is past every code.
+                    let exact = zero == 0.0 && self.global == Part::Absent && is_power(divisor);
+                    let margin = match (value.is_finite(), exact) {
+                        (false, _) => 0.0,
+                        (true, true) => scaled(slack).abs(),
+                        (true, false) => scaled(value).abs() * SCALING_ERROR + scaled(slack).abs(),
+                    };
                     let middle = scaled(value) + zero;
                     let (mut low, mut high) = (middle - margin, middle + margin);
                     // Symmetric integers do not use their least code once there is a scale; a given scale may be
@@ -270,6 +276,10 @@ impl Scaled {
             }
         }
     }
+}
+
+fn is_power(x: f64) -> bool {
+    x > 0.0 && x.is_finite() && 2_f64.powi(floor_log2(x)) == x
 }
 
 /// `2^(floor(log2 amax) − floor(log2 MAX))`
