@@ -269,7 +269,7 @@ impl Scaled {
                     // Symmetric integers do not use their least code once there is a scale; a given scale may be
                     // too small for the number, and then either end is right.
                     if !dtype.is_float() && high < -most {
-                        (low, high) = (low, -most);
+                        (low, high) = (low.max(-most - 1.0), -most);
                     }
                     out.number(self.codes, dtype, (at, code), (middle, margin), (low, high), self.overflow);
                 }
