@@ -13,7 +13,7 @@ pub struct Candidate<O: Op> {
     pub variant: Variant,
     /// What the kernel predicts.
     pub estimate: Nanos,
-    /// What was measured on this device before, if it was; filled in by [`rank`](crate::rank).
+    /// What was measured on this device before, if it was; filled in by [`rank`](crate::rank()).
     pub measured: Option<Nanos>,
 }
 

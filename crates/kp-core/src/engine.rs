@@ -175,6 +175,16 @@ impl Engine {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Replaces the engine's own queue, after a fault that it would return for ever.
+    ///
+    /// # Errors
+    /// What the device returned; the old queue stays.
+    pub fn renew_default_queue(&self) -> kp_hal::Result<()> {
+        let queue = self.queue()?;
+        *self.default_queue() = queue;
+        Ok(())
+    }
+
     /// Every kernel's answer to `problem`, the fastest first: as measured, else as estimated.
     pub fn candidates<S: OpSpec>(&self, problem: &Problem<S>) -> Candidates<S::Op> {
         let mut found = candidates(self.0.backend.kernels(), self.caps(), problem);
@@ -271,7 +281,7 @@ impl Engine {
     /// Forgets every plan, so that the next call ranks again; plans in use live on.
     pub fn forget_plans(&self) {
         self.0.caches.iter().for_each(|(_, cache)| cache.clear());
-        // Release, with the Acquire of `generation`: who sees the new number sees the empty caches.
+        // After that, and Release with the Acquire of `generation`: who sees the new number finds no old plan.
         self.0.generation.fetch_add(1, Ordering::Release);
     }
 

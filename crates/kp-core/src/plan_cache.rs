@@ -3,7 +3,7 @@
 use kp_hal::{Label, Op, Plan, Problem, Result};
 use std::{
     cmp::Ordering::{Equal, Greater, Less},
-    collections::HashMap,
+    collections::{HashMap, hash_map},
     fmt,
     hash::{BuildHasherDefault, Hasher},
     sync::{
@@ -32,18 +32,23 @@ pub type Failures = Vec<(Label, String)>;
 pub struct PlanCache<O: Op> {
     plans: RwLock<Map<O, Entry<O>>>,
     failures: RwLock<Map<O, Failures>>,
+    /// Counts insertions.
     now: AtomicU64,
+    /// Counts clearings.
+    epoch: AtomicU64,
 }
 
 struct Entry<O: Op> {
     plan: Arc<Plan<O>>,
+    /// The cache's when the plan was begun: one that was begun before a clearing and ready after it is not found.
+    epoch: u64,
     /// `now` at the last hit.
     used: AtomicU64,
 }
 
 impl<O: Op> Default for PlanCache<O> {
     fn default() -> Self {
-        Self { plans: RwLock::default(), failures: RwLock::default(), now: AtomicU64::new(0) }
+        Self { plans: RwLock::default(), failures: RwLock::default(), now: AtomicU64::new(0), epoch: AtomicU64::new(0) }
     }
 }
 
@@ -59,7 +64,8 @@ impl<O: Op> PlanCache<O> {
     #[inline]
     pub fn find(&self, problem: &Problem<O::Spec>) -> Option<Arc<Plan<O>>> {
         let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
-        let entry = plans.get(problem)?;
+        // Acquire, with the Release of `clear`: who sees the new epoch sees what made the clearing needed.
+        let entry = plans.get(problem).filter(|entry| entry.epoch == self.epoch.load(Ordering::Acquire))?;
         // Relaxed, here and below: a stale clock evicts a plan a little early and is otherwise harmless.
         let now = self.now.load(Ordering::Relaxed);
         if entry.used.load(Ordering::Relaxed) != now {
@@ -75,22 +81,28 @@ impl<O: Op> PlanCache<O> {
     /// What `make` returned; nothing is kept then.
     #[inline]
     pub fn find_or(&self, problem: &Problem<O::Spec>, make: impl FnOnce() -> Result<Plan<O>>) -> Result<Arc<Plan<O>>> {
-        match self.find(problem) {
-            Some(plan) => Ok(plan),
-            None => Ok(self.insert(make()?)),
+        if let Some(plan) = self.find(problem) {
+            return Ok(plan);
         }
+        let epoch = self.epoch.load(Ordering::Acquire);
+        Ok(self.insert(make()?, epoch))
     }
 
     #[cold]
-    fn insert(&self, plan: Plan<O>) -> Arc<Plan<O>> {
+    fn insert(&self, plan: Plan<O>, epoch: u64) -> Arc<Plan<O>> {
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= CAPACITY && !plans.contains_key(plan.problem()) {
             make_room(&mut plans);
         }
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        let entry = plans.entry(*plan.problem());
-        let entry = entry.or_insert_with(|| Entry { plan: Arc::new(plan), used: AtomicU64::new(now) });
-        entry.plan.clone()
+        match plans.entry(*plan.problem()) {
+            hash_map::Entry::Occupied(there) if there.get().epoch >= epoch => there.get().plan.clone(),
+            place => {
+                let plan = Arc::new(plan);
+                place.insert_entry(Entry { plan: plan.clone(), epoch, used: AtomicU64::new(now) });
+                plan
+            }
+        }
     }
 
     /// How many plans there are.
@@ -105,6 +117,7 @@ impl<O: Op> PlanCache<O> {
 
     /// Forgets all plans and failures. Plans in use live on.
     pub fn clear(&self) {
+        self.epoch.fetch_add(1, Ordering::Release);
         self.plans.write().unwrap_or_else(PoisonError::into_inner).clear();
         self.failures.write().unwrap_or_else(PoisonError::into_inner).clear();
     }

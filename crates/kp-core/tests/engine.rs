@@ -6,10 +6,11 @@ use common::{ODD, engine, problem};
 use kp_core::{
     Engine, Env, Error,
     hal::{
-        Backend, Caps, Device, DeviceInfo, DeviceKind, ErrorKind, Kernels, PciAddress, Result,
+        Backend, Caps, Device, DeviceInfo, DeviceKind, DriverError, ErrorKind, Fault, Kernels, PciAddress, Result,
         op::{Gemm, GemmArgs},
     },
 };
+use kp_null::NullQueue;
 use std::sync::{Arc, Barrier};
 
 /// A backend that lists what a test says, and opens null devices.
@@ -212,6 +213,18 @@ fn a_panic_while_the_queue_is_locked_ends_nothing() {
     });
     assert!(panicked.is_err());
     engine.default_queue().sync().expect("the queue works on");
+}
+
+#[test]
+fn a_faulted_queue_can_be_replaced() {
+    let engine = engine();
+    let driver = DriverError { call: "launch", code: 700, text: "illegal address".into() };
+    let fault = Fault { last_good: 0, suspect: 1, kernels: vec!["null_any"], driver, device_lost: false };
+    engine.default_queue().downcast_mut::<NullQueue>().expect("a null queue").break_with(fault);
+    assert!(engine.default_queue().sync().is_err());
+    assert!(engine.default_queue().sync().is_err(), "a fault stays");
+    engine.renew_default_queue().expect("a queue costs nothing");
+    assert!(engine.default_queue().sync().is_ok());
 }
 
 /// More problems than a dispatcher has places and than the cache keeps, from many threads at once, while plans are
