@@ -6,7 +6,11 @@ use crate::{
     formats::unit_roundoff,
     judge::{Judge, Property},
     operands::Operands,
-    reference::{attention::Rounding, ball::unit, heads::Tensors},
+    reference::{
+        attention::Rounding,
+        ball::{unit, within},
+        heads::Tensors,
+    },
 };
 use kp_hal::op::{
     Attention, AttentionBackward, AttentionBackwardProblem, AttentionProblem, AttentionSpec, Kv, Lens, Mask, Repro,
@@ -73,7 +77,7 @@ fn gives_1(problem: &AttentionProblem, runs: &[Operands]) -> Result<(), String> 
     let bound = share(p) + 2.0 * unit_roundoff(p.o);
     queries(p, &runs[0], |at, sees| {
         let want = f64::from(sees);
-        match at.iter().find(|&&at| !((o.value(at) - want).abs() <= bound * want)) {
+        match at.iter().find(|&&at| !within(o.value(at) - want, bound * want)) {
             Some(&at) => Err(format!("o[{at}] is {}, not {want} ± {bound:.1e}", o.value(at))),
             None => Ok(()),
         }
@@ -111,7 +115,7 @@ fn equal(problem: &AttentionProblem, runs: &[Operands]) -> Result<(), String> {
     let of_scores = f64::from(p.qk_dim) * 100.0 * unit(p.q.dtype);
     let bound = 8.0 * (2.0 * share(p) + 2.0 * of_scores + 2.0 * unit_roundoff(p.o));
     let (once, again) = (runs[0].codes("o"), runs[1].codes("o"));
-    queries(p, &runs[0], |at, _| match at.iter().find(|&&at| !((once.value(at) - again.value(at)).abs() <= bound)) {
+    queries(p, &runs[0], |at, _| match at.iter().find(|&&at| !within(once.value(at) - again.value(at), bound)) {
         Some(&at) => Err(format!("o[{at}] is {}, in another order {}", once.value(at), again.value(at))),
         None => Ok(()),
     })
@@ -192,7 +196,7 @@ fn sums(problem: &AttentionBackwardProblem, runs: &[Operands]) -> Result<(), Str
                     stored += g.abs() * unit_roundoff(p.kv.dtype);
                 }
                 let bound = magnitude * share + stored;
-                if !((want - got).abs() <= bound) {
+                if !within(want - got, bound) {
                     return Err(format!(
                         "number {i} of key head {kv_head}: values have {got}, results {want} ± {bound:.1e}"
                     ));

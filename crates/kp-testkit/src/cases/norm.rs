@@ -11,7 +11,7 @@ use crate::{
     formats::unit_roundoff,
     judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
-    reference::norm as reference,
+    reference::{ball::within, norm as reference},
     tensor::Tensor,
 };
 use kp_hal::op::{Norm, NormKind, NormProblem, NormSpec, Scheme, Spec};
@@ -120,10 +120,10 @@ fn moments(problem: &NormProblem, runs: &[Operands]) -> Result<(), String> {
         let squares: f64 = row.iter().map(|y| y * y).sum();
         let want = if problem.kind == NormKind::L2 { 1.0 } else { columns };
         let mean = row.iter().sum::<f64>() / columns;
-        if !((squares - want).abs() <= share * want) {
+        if !within(squares - want, share * want) {
             return Err(format!("the squares of row {r} sum to {squares}, not to {want} ± {:.1e}", share * want));
         }
-        if problem.kind == NormKind::Layer && !(mean.abs() <= share) {
+        if problem.kind == NormKind::Layer && !within(mean, share) {
             return Err(format!("the mean of row {r} is {mean:.3e}, not 0 ± {share:.1e}"));
         }
     }

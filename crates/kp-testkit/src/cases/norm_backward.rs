@@ -9,7 +9,7 @@ use crate::{
     formats::{smallest, unit_roundoff},
     judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
-    reference::norm_backward as reference,
+    reference::{ball::within, norm_backward as reference},
     tensor::Tensor,
 };
 use kp_hal::op::{NormBackward, NormBackwardProblem, NormBackwardSpec, NormKind, Spec};
@@ -114,10 +114,10 @@ fn blind(problem: &NormBackwardProblem, runs: &[Operands]) -> Result<(), String>
         }
         let share = unit_roundoff(t) + 1e-6 * columns + 1e-4;
         let flushed = columns * smallest(t);
-        if !(along.abs() <= share * magnitude + 4.0 * flushed) {
+        if !within(along, share * magnitude + 4.0 * flushed) {
             return Err(format!("row {r}: the gradient along the row is {along:.3e} of {magnitude:.3e}"));
         }
-        if problem.kind == NormKind::Layer && !(across.abs() <= share * total + flushed) {
+        if problem.kind == NormKind::Layer && !within(across, share * total + flushed) {
             return Err(format!("row {r}: the gradient sums to {across:.3e} of {total:.3e}"));
         }
     }

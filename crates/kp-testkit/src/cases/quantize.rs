@@ -10,7 +10,7 @@ use crate::{
     formats::{decode, max_value},
     judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
-    reference::quantize as reference,
+    reference::{ball::within, quantize as reference},
     tensor::{Inner, Tensor},
 };
 use kp_hal::{
@@ -138,7 +138,7 @@ fn kept(problem: &QuantizeProblem, runs: &[Operands]) -> Result<(), String> {
     let shape = (p.rows, p.cols, 1);
     let q = Tensor::scaled(&runs[0], ["q", "scale", "global", "zero"], &p.q.as_matrix(p.rows), shape, Inner::Cols);
     for (i, (x, q)) in x.values.iter().zip(&q.values).enumerate() {
-        if !((x - q).abs() <= 1e-6 * x.abs()) {
+        if !within(x - q, 1e-6 * x.abs()) {
             return Err(format!("number {i} was {x}, its code times its scale is {q}"));
         }
     }

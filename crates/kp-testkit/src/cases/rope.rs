@@ -9,7 +9,7 @@ use crate::{
     formats::unit_roundoff,
     judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
-    reference::rope as reference,
+    reference::{ball::within, rope as reference},
     tensor::Tensor,
 };
 use kp_hal::op::{Rope, RopeProblem, RopeSpec, Spec};
@@ -135,7 +135,7 @@ fn lengths(problem: &RopeProblem, runs: &[Operands]) -> Result<(), String> {
             let length = |t: &Tensor| t.at(0, token, one).hypot(t.at(0, token, two));
             let (before, after) = (length(&x), length(&y));
             let bound = before * (2.0 * unit_roundoff(p.y.dtype()) + 1e-6) + 1e-6;
-            if !((before - after).abs() <= bound) {
+            if !within(before - after, bound) {
                 return Err(format!("numbers {one} and {two} of token {token} had length {before}, now {after}"));
             }
         }

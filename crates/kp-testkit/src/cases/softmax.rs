@@ -9,7 +9,7 @@ use crate::{
     formats::{smallest, unit_roundoff},
     judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
-    reference::softmax as reference,
+    reference::{ball::within, softmax as reference},
     tensor::Tensor,
 };
 use kp_hal::op::{Softmax, SoftmaxProblem, SoftmaxSpec, Spec};
@@ -92,7 +92,7 @@ fn sums(problem: &SoftmaxProblem, runs: &[Operands]) -> Result<(), String> {
             false => (sum + y, rounding + y * unit_roundoff(t)),
         });
         let bound = rounding + columns * (smallest(t) + 1e-6) + 1e-5;
-        if !row.is_empty() && !((sum - 1.0).abs() <= bound) {
+        if !row.is_empty() && !within(sum - 1.0, bound) {
             return Err(format!("row {r} sums to {sum}, which is off by more than {bound:.2e}"));
         }
     }

@@ -43,3 +43,8 @@ pub(crate) fn unit(t: DType) -> f64 {
 
 /// What exp and division may lose where they underflow: hardware may flush what is below the smallest normal f32.
 pub(crate) const TINY: f64 = f32::MIN_POSITIVE as f64;
+
+/// Whether a difference is inside its bound; NaN is not.
+pub(crate) fn within(difference: f64, bound: f64) -> bool {
+    difference.abs() <= bound
+}
