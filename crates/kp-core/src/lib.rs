@@ -16,7 +16,7 @@
 //! | [`plan_cache`] | plan once |
 //! | [`dispatcher`] | launch many times |
 //! | [`explain`] | all of the above for one problem, to read |
-//! | [`env`] | the environment variables, read in one place |
+//! | [`mod@env`] | the environment variables, read in one place |
 //! | [`buckets`] | sizes to pad to, so that a few plans serve many sizes |
 //! | [`tensor`] | arrays, and each op in one call |
 //!
