@@ -177,6 +177,8 @@ macro_rules! kernels {
         impl Kernels {
             /// No kernel at all.
             pub const NONE: Self = Self { $($field: &[],)* };
+            /// How many ops have a list.
+            pub(crate) const OPS: usize = [$(stringify!($field)),*].len();
         }
     };
 }

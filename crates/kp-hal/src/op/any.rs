@@ -80,6 +80,9 @@ any! {
     Softmax SoftmaxSpec,
 }
 
+// An op with a list of kernels but no row above would be one that no line of text can ask for.
+const _: () = assert!(AnyProblem::OPS.len() == crate::Kernels::OPS, "an op lacks its row in `any!`");
+
 const NAMES: &str = "one of activation, attention, attention_backward, cast, dequantize, gather, gemm, grouped_gemm, \
                      norm, norm_backward, quantize, reduce, rope, softmax";
 
