@@ -11,20 +11,21 @@ use std::{
 
 /// A cargo profile for programs that travel: as fast as `release`, without what only a debugger reads.
 const PROFILE: &[&str] = &[
-    "--profile=bundle",
-    "--config=profile.bundle.inherits='release'",
-    "--config=profile.bundle.strip='symbols'",
-    "--config=profile.bundle.debug=0",
+    "--profile=stripped",
+    "--config=profile.stripped.inherits='release'",
+    "--config=profile.stripped.strip='symbols'",
+    "--config=profile.stripped.debug=0",
 ];
 
 const SCRIPT: &str = include_str!("bundle.sh");
 
-/// Builds the programs, fills `target/kp-bundle`, packs it, and prints where it is.
+/// Builds the programs, fills `target/bundle/kp`, packs it, and prints where it is.
 ///
 /// # Errors
 /// Something does not build, or a file cannot be written.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let folder = target(root).join("kp-bundle");
+    let home = target(root).join("bundle");
+    let folder = home.join("kp");
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
@@ -48,7 +49,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     println!("{}: {:.1} MB; copy it anywhere and start run.sh", folder.display(), bytes as f64 / 1e6);
 
     let archive = folder.with_extension("tar.gz");
-    let packed = Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(target(root)).arg("kp-bundle").status();
+    let packed = Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&home).arg("kp").status();
     match packed {
         Ok(status) if status.success() => {
             println!("{}: {:.1} MB", archive.display(), fs::metadata(&archive)?.len() as f64 / 1e6);

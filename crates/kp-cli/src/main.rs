@@ -75,7 +75,7 @@ enum Command {
     /// Test every kernel of this machine against the f64 reference
     Verify(commands::verify::Args),
     /// Time every kernel on a suite, a problem or a model
-    Bench(commands::bench::Args),
+    Bench(Box<commands::bench::Args>),
     /// Draw records as one HTML page
     Report(commands::report::Args),
     /// Measure kernels and remember the fastest

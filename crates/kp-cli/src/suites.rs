@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(names("gemm 1x1x1x1 f32:f32:f32|softmax|1x1|f32:f32"), [("problems".to_owned(), 2)]);
         assert_eq!(names("softmax|1x1|f32:f32|dispatch")[1], ("problems".to_owned(), 1));
         for (text, message) in [
-            ("nonsense", "`nonsense` is no suite, no problem and no .txt file; suites: smoke,"),
+            ("nonsense", "`nonsense` is no suite, no problem and no .txt file; suites: "),
             ("gemm|1x1", "`gemm 1x1`: dims must be BATCHxMxNxK, got `1x1`"),
         ] {
             let error = resolve(&words(text)).expect_err(text).to_string();

@@ -74,14 +74,14 @@ impl Drop for Folder {
 }
 
 #[test]
-fn help_names_every_command_and_nothing_is_a_mistake() {
+fn help_names_every_command() {
     let help = run(&["--help"]);
     assert!(help.status.success());
     for command in ["info", "explain", "run", "verify", "bench", "report", "tune"] {
         assert!(stdout(&help).contains(&format!("\n  {command} ")), "{command} in {}", stdout(&help));
         assert!(run(&[command, "--help"]).status.success(), "{command}");
     }
-    assert_eq!(run(&[]).status.code(), Some(2));
+    assert_eq!(run(&["dance"]).status.code(), Some(2));
     assert!(stdout(&run(&["--version"])).starts_with("kp "));
 }
 
@@ -92,7 +92,7 @@ fn mistakes_get_one_line_and_a_code() {
         (&["explain", "gemm 1x1"], 2, "`gemm 1x1`: dims must be BATCHxMxNxK, got `1x1`"),
         (&["explain", "gem 1x1x1x1 f32:f32:f32"], 2, "op must be one of activation, "),
         (&["run", "gemm", "1x1x1x1", "f32:f32:f33"], 2, "types must be A:B:D"),
-        (&["bench", "nonsense"], 2, "`nonsense` is no suite, no problem and no .txt file; suites: smoke, "),
+        (&["bench", "nonsense"], 2, "`nonsense` is no suite, no problem and no .txt file; suites: "),
         (&["bench", "gemm 1x1"], 2, "dims must be BATCHxMxNxK"),
         (&["bench", "/no/such.txt"], 1, "cannot read /no/such.txt"),
         (&["bench", "--model", "gpt-2"], 2, "model must be one of llama-3-8b, "),
@@ -101,6 +101,7 @@ fn mistakes_get_one_line_and_a_code() {
         (&["bench", GEMM, "--report", "/no/such/x.html"], 1, "cannot write /no/such/x.html: /no/such is no folder"),
         (&["bench", GEMM, "--peers", "/no/such.jsonl"], 1, "cannot read /no/such.jsonl"),
         (&["bench", GEMM, "--against", "x", "--threshold", "0.5"], 2, "--threshold must be at least 1, got 0.5"),
+        (&["--json"], 2, "--json needs a command"),
         (&["tune", "nonsense"], 2, "`nonsense` is no suite"),
         (&["report", "/no/such.jsonl"], 1, "cannot read /no/such.jsonl"),
         (&["info", "--device", "toaster"], 2, "no device \"toaster\": there is "),
@@ -310,7 +311,7 @@ fn an_interrupted_bench_leaves_no_broken_file() {
     // Interrupt it once rows are being written.
     let part = || folder.files().into_iter().find(|name| name.ends_with(".part"));
     let lines = |name: &str| fs::read_to_string(folder.path(name)).map_or(0, |text| text.lines().count());
-    while !part().is_some_and(|name| lines(&name) >= 2) {
+    while part().is_none_or(|name| lines(&name) < 2) {
         assert!(child.try_wait().expect("it can be asked").is_none(), "kp ended before it was interrupted");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

@@ -10,10 +10,11 @@ use crate::{
     output::{self, Output},
     record::{Header, Peer, Record, Row, SCHEMA, Writer},
     report::{self, Run},
-    suites::{self, Suite, facts},
+    suites::{self, Line, Suite, facts},
     timing, units, usage,
 };
 use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
 use kp_core::Engine;
 use kp_hal::AnyProblem;
 use std::{collections::HashMap, env, fs, path::PathBuf, process, time::Duration};
@@ -170,24 +171,13 @@ impl Bench<'_> {
         for section in &suite.sections {
             let mut table = print::Section::new(section);
             for line in &section.lines {
-                if !known.contains_key(&line.problem) {
-                    let Outcome { mut rows, skipped, wrong } =
-                        self.meter.measure(line, &mut |what| bar.set_message(format!("{what} on {}", line.text)));
-                    if let (Some((peer, ns)), [best, ..]) = (self.peers.get(&line.problem), &mut rows[..]) {
-                        best.set_peer(peer, *ns);
-                    }
-                    for row in &rows {
-                        writer.as_mut().map_or(Ok(()), |writer| writer.push(row))?;
-                    }
-                    let name = |(kernel, why)| print::Skipped { problem: line.text.clone(), kernel, why };
-                    self.skipped.extend(skipped.into_iter().map(name));
-                    let name = |(kernel, why)| print::Skipped { problem: line.text.clone(), kernel: Some(kernel), why };
-                    self.wrong.extend(wrong.into_iter().map(name));
-                    self.rows.extend(rows.iter().cloned());
-                    known.insert(line.problem, rows);
-                }
+                let rows = match known.get(&line.problem) {
+                    Some(rows) => rows.clone(),
+                    None => self.line(line, &bar, writer.as_deref_mut())?,
+                };
                 bar.inc(1);
-                table.add(line, &known[&line.problem], &self.skipped, &self.wrong);
+                table.add(line, &rows, &self.skipped, &self.wrong);
+                known.insert(line.problem, rows);
             }
             if !out.json {
                 bar.suspend(|| out.print(&table.text()))?;
@@ -195,6 +185,23 @@ impl Bench<'_> {
         }
         bar.finish_and_clear();
         Ok(())
+    }
+
+    /// Measures one problem, and keeps what came of it.
+    fn line(&mut self, line: &Line, bar: &ProgressBar, writer: Option<&mut Writer>) -> Result<Vec<Row>> {
+        let Outcome { mut rows, skipped, wrong } =
+            self.meter.measure(line, &mut |what| bar.set_message(format!("{what} on {}", line.text)));
+        if let (Some((peer, ns)), [best, ..]) = (self.peers.get(&line.problem), &mut rows[..]) {
+            best.set_peer(peer, *ns);
+        }
+        if let Some(writer) = writer {
+            rows.iter().try_for_each(|row| writer.push(row))?;
+        }
+        let without = |kernel, why| print::Skipped { problem: line.text.clone(), kernel, why };
+        self.skipped.extend(skipped.into_iter().map(|(kernel, why)| without(kernel, why)));
+        self.wrong.extend(wrong.into_iter().map(|(kernel, why)| without(Some(kernel), why)));
+        self.rows.extend(rows.iter().cloned());
+        Ok(rows)
     }
 }
 

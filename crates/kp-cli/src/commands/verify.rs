@@ -6,7 +6,7 @@ use kp_core::Engine;
 use kp_hal::Backend;
 use kp_testkit::Suite;
 use serde_json::{Value, json};
-use std::{io, process::ExitCode};
+use std::{env, io, process::ExitCode};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -26,8 +26,18 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
     let found = Engine::builder().survey();
     let chosen = found.choose(global.device.as_deref()).map_err(|none| usage(none.to_string()))?;
     let mut backends: Vec<&'static dyn Backend> = Vec::new();
+    // The suite opens a backend's first device, or the one that KP_DEVICE_INDEX says.
+    if let (Some(_), [device, ..]) = (&global.device, &chosen[..]) {
+        let (backend, index) = (device.backend.name(), device.info.index);
+        let opens = env::var("KP_DEVICE_INDEX").map_or(Ok(0), |index| index.parse()).unwrap_or(index);
+        ensure!(
+            index == opens,
+            usage(format!(
+                "conformance runs on {backend}:{opens}; KP_DEVICE_INDEX={index} kp verify runs on {backend}:{index}"
+            ))
+        );
+    }
     for device in chosen {
-        // The suite opens a backend's first device, or the one that KP_DEVICE_INDEX says.
         if backends.iter().all(|backend| backend.name() != device.backend.name()) {
             backends.push(device.backend);
         }

@@ -106,7 +106,6 @@ pub(super) fn compare(
 fn text(comparison: &Comparison, old: &Header, rows: &[Row]) -> String {
     let Comparison { changes, threshold, path } = comparison;
     let mut table = output::table(&["problem", "kernel", "then", "now", "change"], &[2, 3, 4]);
-    let (mut slower, mut faster) = (0, 0);
     let mut add = |change: &crate::compare::Change, how: &str| {
         let row = &rows[change.row];
         let ratio = if change.ratio > 1.0 { change.ratio } else { 1.0 / change.ratio };
@@ -118,8 +117,9 @@ fn text(comparison: &Comparison, old: &Header, rows: &[Row]) -> String {
             format!("{}× {how}", units::digits(ratio)),
         ]);
     };
-    changes.slower(*threshold).inspect(|_| slower += 1).for_each(|change| add(change, "slower"));
-    changes.faster(*threshold).inspect(|_| faster += 1).for_each(|change| add(change, "faster"));
+    changes.slower(*threshold).for_each(|change| add(change, "slower"));
+    changes.faster(*threshold).for_each(|change| add(change, "faster"));
+    let (slower, faster) = (changes.slower(*threshold).count(), changes.faster(*threshold).count());
     let mut text = format!("\nagainst {} ({}, kp {} {}):\n", path.display(), old.date, old.kp, old.commit);
     if slower + faster > 0 {
         text += &output::text(&table);
