@@ -97,6 +97,14 @@ unsafe impl Number for f32 {}
 // SAFETY: any eight bytes are an f64.
 unsafe impl Number for f64 {}
 
+/// The next `len` numbers of scratch, which starts at a multiple of 64 bytes, as does what is left.
+pub(crate) fn cut<'s, T: Number>(scratch: &mut &'s mut [u8], len: usize) -> &'s mut [T] {
+    let bytes = (len * size_of::<T>()).next_multiple_of(64);
+    let (head, tail) = std::mem::take(scratch).split_at_mut(bytes);
+    *scratch = tail;
+    &mut numbers_mut(head)[..len]
+}
+
 /// Scratch as numbers.
 ///
 /// # Panics

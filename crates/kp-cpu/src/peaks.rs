@@ -1,9 +1,15 @@
 //! What this machine reaches now: multiply-adds in registers, reads from main memory.
 
-use crate::threads;
+use crate::{
+    gemm::blocks::multiply_block,
+    numbers::Real,
+    simd::{Avx2, Avx512, Baseline, Isa, Work},
+    threads,
+};
 use kp_hal::{Caps, DType};
 use std::{
     hint::black_box,
+    marker::PhantomData,
     time::{Duration, Instant},
 };
 
@@ -22,55 +28,52 @@ pub(crate) fn measure(caps: &Caps) -> Caps {
     measured
 }
 
-/// Vectors of the widest kind that stay in registers: enough chains to hide the latency of two units.
-const CHAINS: usize = 12;
-const STEPS: usize = 20_000;
+/// How often a register tile is multiplied in one call: a tenth of a millisecond or so.
+const STEPS: usize = 100;
+/// Elements of k of each.
+const K: usize = 256;
 
-macro_rules! fma {
-    ($name:ident, $inner:ident, $t:ty, $lanes:literal) => {
-        /// Operations done.
-        fn $name() -> f64 {
-            #[inline(always)]
-            fn $inner() -> $t {
-                let mut sums = [[1.0 as $t; $lanes]; CHAINS];
-                let (x, y) = (black_box([0.999 as $t; $lanes]), black_box([1e-3 as $t; $lanes]));
-                for _ in 0..STEPS {
-                    for chain in &mut sums {
-                        for i in 0..$lanes {
-                            chain[i] = chain[i].mul_add(x[i], y[i]);
-                        }
-                    }
-                }
-                sums.iter().flatten().sum()
-            }
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx512f,fma")]
-                fn avx512() -> $t {
-                    $inner()
-                }
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2() -> $t {
-                    $inner()
-                }
-                if std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("fma") {
-                    // SAFETY: the features were just detected.
-                    black_box(unsafe { avx512() });
-                } else if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-                    // SAFETY: the features were just detected.
-                    black_box(unsafe { avx2() });
-                } else {
-                    black_box($inner());
-                }
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            black_box($inner());
-            (2 * $lanes * CHAINS * STEPS) as f64
-        }
-    };
+/// Operations done, multiplying register tiles as GEMM does, from L1.
+fn fma_f32() -> f64 {
+    if Avx512::is_here() {
+        tiles::<Avx512, f32, 12, 32>()
+    } else if Avx2::is_here() {
+        tiles::<Avx2, f32, 6, 16>()
+    } else {
+        tiles::<Baseline, f32, 6, 8>()
+    }
 }
-fma!(fma_f32, chains_f32, f32, 16);
-fma!(fma_f64, chains_f64, f64, 8);
+
+fn fma_f64() -> f64 {
+    if Avx512::is_here() {
+        tiles::<Avx512, f64, 12, 16>()
+    } else if Avx2::is_here() {
+        tiles::<Avx2, f64, 6, 8>()
+    } else {
+        tiles::<Baseline, f64, 6, 4>()
+    }
+}
+
+fn tiles<I: Isa, R: Real, const MR: usize, const NR: usize>() -> f64 {
+    let (a, b) = ([R::ONE; 12 * K], [R::ONE; 32 * K]);
+    for _ in 0..STEPS {
+        I::run(Product::<I, R, MR, NR> { a: black_box(&a[..MR * K]), b: black_box(&b[..NR * K]), isa: PhantomData });
+    }
+    (2 * MR * NR * K * STEPS) as f64
+}
+
+struct Product<'a, I, R, const MR: usize, const NR: usize> {
+    a: &'a [R],
+    b: &'a [R],
+    isa: PhantomData<fn() -> I>,
+}
+
+impl<I: Isa, R: Real, const MR: usize, const NR: usize> Work for Product<'_, I, R, MR, NR> {
+    #[inline(always)]
+    fn run(self) {
+        black_box(multiply_block::<R, MR, NR>(I::FUSED, self.a, self.b));
+    }
+}
 
 /// Operations per second of all threads together: the best of several rounds, since others use the machine too.
 fn rate(work: fn() -> f64) -> f64 {

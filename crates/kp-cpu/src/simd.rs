@@ -27,6 +27,9 @@ pub(crate) trait Isa: Send + Sync + 'static {
     /// If the processor lacks it.
     fn run(work: impl Work);
 
+    /// Whether this processor has it.
+    fn is_here() -> bool;
+
     /// Whether `caps` describe a device that has it.
     fn is_in(caps: &Caps) -> bool {
         Self::FEATURES.iter().all(|feature| caps.has(feature))
@@ -43,6 +46,10 @@ impl Isa for Baseline {
     #[inline(never)]
     fn run(work: impl Work) {
         work.run();
+    }
+
+    fn is_here() -> bool {
+        true
     }
 }
 
@@ -74,12 +81,12 @@ macro_rules! isa {
             fn run(_: impl Work) {
                 unreachable!("no device of this architecture names {}", $together);
             }
-        }
 
-        #[cfg(target_arch = "x86_64")]
-        impl $isa {
             fn is_here() -> bool {
-                $(std::arch::is_x86_feature_detected!($feature))&&*
+                #[cfg(target_arch = "x86_64")]
+                return $(std::arch::is_x86_feature_detected!($feature))&&*;
+                #[cfg(not(target_arch = "x86_64"))]
+                false
             }
         }
     };
@@ -123,17 +130,15 @@ fn level() -> Level {
     })
 }
 
-/// Below this many elements, being inlined is worth more than wide vectors.
+/// Below this many elements, wide vectors are not worth waking their units.
 const FEW: usize = 8;
 
 /// Runs `work` on `elements` elements on the widest instruction set there is. For work whose result does not depend
 /// on which that is.
 #[inline(always)]
 pub(crate) fn run_widest(elements: usize, work: impl Work) {
-    if elements < FEW {
-        return work.run();
-    }
     match level() {
+        _ if elements < FEW => Baseline::run(work),
         Level::Baseline => Baseline::run(work),
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => Avx2::run(work),

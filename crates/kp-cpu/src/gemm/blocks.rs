@@ -20,9 +20,9 @@ use super::{
 };
 use crate::{
     kernel::Disjoint,
-    memory::{Number, numbers_mut},
+    memory::{Number, cut},
     numbers::Real,
-    simd::{Isa, Work},
+    simd::{Isa, Work, run_widest},
     threads,
 };
 use std::{
@@ -192,14 +192,14 @@ impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usiz
                 // SAFETY: each panel once.
                 let out = unsafe { a.part(i * k * MR..(i + 1) * k * MR) };
                 let (side, batch) = (&product.a, item.row_batch);
-                I::run(Pack { side, batch, outer, inner: part.k.clone(), width: MR, scaling, out });
+                run_widest(k, Pack { side, batch, outer, inner: part.k.clone(), width: MR, scaling, out });
             } else {
                 let i = i - a_panels;
                 let outer = part.finish.panels.columns(part.panels.start + i);
                 // SAFETY: each panel once.
                 let out = unsafe { b.part(i * k * NR..(i + 1) * k * NR) };
                 let (side, batch) = (&product.b, item.b);
-                I::run(Pack { side, batch, outer, inner: part.k.clone(), width: NR, scaling, out });
+                run_widest(k, Pack { side, batch, outer, inner: part.k.clone(), width: NR, scaling, out });
             }
         });
     }
@@ -251,14 +251,6 @@ impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usiz
             }
         });
     }
-}
-
-/// The next `len` numbers of `rest`, which starts at a multiple of 64 bytes.
-fn cut<'s, T: Number>(rest: &mut &'s mut [u8], len: usize) -> &'s mut [T] {
-    let bytes = (len * size_of::<T>()).next_multiple_of(64);
-    let (head, tail) = std::mem::take(rest).split_at_mut(bytes);
-    *rest = tail;
-    &mut numbers_mut(head)[..len]
 }
 
 /// What is packed at a time.
@@ -351,7 +343,11 @@ impl<I: Isa, R: Real, E: Real, const MR: usize, const NR: usize> Work for Tile<'
 
 /// The product of a panel of A and a panel of B: what registers hold.
 #[inline(always)]
-fn multiply_block<R: Real, const MR: usize, const NR: usize>(fused: bool, a: &[R], b: &[R]) -> [[R; NR]; MR] {
+pub(crate) fn multiply_block<R: Real, const MR: usize, const NR: usize>(
+    fused: bool,
+    a: &[R],
+    b: &[R],
+) -> [[R; NR]; MR] {
     let mut sums = [[R::ZERO; NR]; MR];
     for (a, b) in a.as_chunks::<MR>().0.iter().zip(b.as_chunks::<NR>().0) {
         for i in 0..MR {

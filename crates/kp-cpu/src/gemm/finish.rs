@@ -105,7 +105,8 @@ impl<E: Real> Finish<'_, '_, E> {
     ///
     /// # Safety
     /// No other thread has the same elements of D.
-    #[inline(always)]
+    // Not inlined into the tiles of each instruction set: it would be compiled for all of them and gain little.
+    #[inline(never)]
     pub(crate) unsafe fn tile(&self, rows: Range<usize>, run: Range<usize>, sums: &[E], ld: usize, work: &mut [E]) {
         let cols = self.panels.d_columns(&run);
         if cols.is_empty() {
@@ -130,7 +131,6 @@ impl<E: Real> Finish<'_, '_, E> {
     }
 
     /// alpha · sums + bias; the bias is added here unless C comes first.
-    #[inline(always)]
     fn sum_row(&self, row: usize, run: Range<usize>, sums: &[E], x: &mut [E]) {
         let alpha = E::from_f32(self.product.alpha);
         let (a, b) = (&self.product.a, &self.product.b);
@@ -157,7 +157,6 @@ impl<E: Real> Finish<'_, '_, E> {
     ///
     /// # Safety
     /// No other thread has the same elements of D.
-    #[inline(always)]
     unsafe fn add_c(&self, rows: Range<usize>, run: Range<usize>, x: &mut [E], c: &mut [E], ld: usize) {
         let spec = self.product.spec;
         if self.product.beta == 0.0 || spec.c == Addend::None {
@@ -195,7 +194,6 @@ impl<E: Real> Finish<'_, '_, E> {
     }
 
     /// Bias, activation and gate of one row; the results lie at the start of `x`.
-    #[inline(always)]
     fn activate(&self, _: usize, run: &Range<usize>, x: &mut [E], bias: &mut [E]) {
         let epilogue = &self.product.spec.epilogue;
         let width = self.panels.width;
@@ -234,7 +232,6 @@ impl<E: Real> Finish<'_, '_, E> {
         }
     }
 
-    #[inline(always)]
     fn add_residual(&self, rows: Range<usize>, cols: Range<usize>, x: &mut [E], residual: &mut [E], ld: usize) {
         let Some(dtype) = self.product.spec.epilogue.residual else { return };
         let width = cols.len();
@@ -248,7 +245,6 @@ impl<E: Real> Finish<'_, '_, E> {
     }
 
     /// Loads what is laid out as D, by runs that `read` fills from their first element on, to rows of `out`.
-    #[inline(always)]
     fn load_as_d(
         &self,
         rows: Range<usize>,
@@ -275,7 +271,6 @@ impl<E: Real> Finish<'_, '_, E> {
 
     /// # Safety
     /// No other thread has the same elements of D.
-    #[inline(always)]
     unsafe fn store(&self, rows: Range<usize>, cols: Range<usize>, x: &[E], y: &mut [E], ld: usize) {
         let spec = self.product.spec;
         let dtype = spec.d.dtype();

@@ -199,6 +199,12 @@ impl Side<'_> {
         }
     }
 
+    /// Inner element `i` of outer rows from `first` on, which lie next to each other, without scales.
+    #[inline(always)]
+    pub(crate) fn codes_across<R: Real>(&self, batch: usize, first: usize, i: usize, out: &mut [R]) {
+        numbers::read(self.matrix.dtype(), self.codes, self.place(batch, first, i), out);
+    }
+
     fn scale_and_zero<R: Real>(&self, batch: usize, o: usize, block: usize, scaling: Scaling) -> (R, R) {
         let (mut scale, mut zero) = ([R::ONE], [R::ZERO]);
         if scaling == Scaling::Applied {
@@ -209,7 +215,7 @@ impl Side<'_> {
     }
 
     /// The inner blocks of one scale that `inner` touches, with the part of `inner` in each.
-    fn blocks(&self, inner: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+    pub(crate) fn blocks(&self, inner: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
         let block = self.matrix.format.block().1 as usize;
         let count = if inner.is_empty() { 0..0 } else { inner.start / block..(inner.end - 1) / block + 1 };
         count.map(move |b| (b, (b * block).max(inner.start)..(b + 1).saturating_mul(block).min(inner.end)))
@@ -226,7 +232,8 @@ impl Side<'_> {
         }
     }
 
-    fn zeros_of<R: Real>(&self, batch: usize, outer: Range<usize>, block: usize, out: &mut [R]) {
+    /// The zero points of outer rows `outer` in inner block `block`; 0 if there are none.
+    pub(crate) fn zeros_of<R: Real>(&self, batch: usize, outer: Range<usize>, block: usize, out: &mut [R]) {
         if !self.matrix.format.has_zero() {
             return out.fill(R::ZERO);
         }

@@ -1,6 +1,5 @@
 //! Floats of at most 16 bits by arithmetic on f32: no branch and no table, so that a loop over a run is vector code.
 
-use half::{bf16, f16};
 use kp_hal::op::Overflow;
 
 /// A float format of 1 + E + `mantissa` bits.
@@ -118,6 +117,7 @@ pub(crate) fn encode_integer(x: f32, low: f32, high: f32) -> i32 {
 mod tests {
     use super::*;
     use crate::numbers::narrow::Narrow;
+    use half::{bf16, f16};
     use kp_hal::DType;
 
     const ALL: [(Small, DType); 5] = [
