@@ -128,7 +128,8 @@ impl<'a> Store<'a> {
         // The range is symmetric: -128 and -8 are not used once there is a scale.
         let scaled = if signed_integer {
             let largest = numbers::largest(self.format.dtype);
-            scaled.max(-largest)
+            // Not `max`, which would make NaN a number.
+            if scaled < -largest { -largest } else { scaled }
         } else {
             scaled
         };

@@ -28,7 +28,7 @@ impl Portable for Cast {
         let wide = |t: DType| matches!(t, DType::F64 | DType::I32 | DType::I64);
         let (from, to) = (p.x.dtype(), p.y.dtype());
         match (from == to, to.bits()) {
-            (true, 4) => copy(p, Nibbles, x, y),
+            (true, 4) => copy(p, Nibbles { zero: numbers::encode(to, 0.0, p.overflow) }, x, y),
             (true, 8) => copy(p, Whole::<u8>::CODES, x, y),
             (true, 16) => copy(p, Whole::<u16>::CODES, x, y),
             (true, 32) => copy(p, Whole::<u32>::CODES, x, y),
@@ -46,6 +46,11 @@ trait Through: Copy + Sync {
     /// An element in the tile.
     type Element: Copy + Default;
 
+    /// What padding holds.
+    fn zero(self) -> Self::Element {
+        Self::Element::default()
+    }
+
     /// Loads `out.len()` elements from element `start` of `src` on.
     fn load(self, src: &[u8], start: usize, out: &mut [Self::Element]);
 
@@ -55,10 +60,17 @@ trait Through: Copy + Sync {
 
 /// Two codes to a byte.
 #[derive(Clone, Copy)]
-struct Nibbles;
+struct Nibbles {
+    /// The code of 0, which in NF4 is not 0.
+    zero: u8,
+}
 
 impl Through for Nibbles {
     type Element = u8;
+
+    fn zero(self) -> u8 {
+        self.zero
+    }
 
     fn load(self, src: &[u8], start: usize, out: &mut [u8]) {
         for (i, out) in (start..).zip(out) {
@@ -239,7 +251,7 @@ impl<T: Through> One<'_, T> {
                     let there_rows = clip(row + top, rows)..clip(row + bottom, rows);
                     let there_cols = clip(cols.start + from, cols.end)..clip(cols.start + to, cols.end);
                     let run = &mut run[..lines * columns];
-                    run.fill(T::Element::default());
+                    run.fill(self.through.zero());
                     if !there_rows.is_empty() && !there_cols.is_empty() {
                         self.load(batch, there_rows.clone(), there_cols.clone(), &mut tile);
                         for (r, line) in tile.chunks_exact(there_cols.len()).take(there_rows.len()).enumerate() {
