@@ -7,6 +7,7 @@
 mod act;
 mod activation;
 mod attention;
+mod attention_backward;
 mod caps;
 mod cast;
 mod dequantize;
@@ -44,6 +45,7 @@ pub static BACKEND: &dyn Backend = &Cpu;
 pub const KERNELS: Kernels = Kernels {
     activation: activation::KERNELS,
     attention: attention::KERNELS,
+    attention_backward: attention_backward::KERNELS,
     cast: cast::KERNELS,
     dequantize: dequantize::KERNELS,
     gather: gather::KERNELS,

@@ -17,6 +17,7 @@ use super::{
     places::Source,
     product::{Weights, accumulate, accumulate_seen, scores},
     sight::{MAX_ROWS, Panel, Sight, Tile},
+    vector::Vectors,
 };
 use crate::simd::{Isa, Work};
 use std::{marker::PhantomData, ops::Range};
@@ -88,8 +89,19 @@ impl<R: Arith> State<'_, R> {
     }
 }
 
-/// The work on one chunk; `L`, `KR`, `RR` and `VW` are the blocking of the products.
-pub(crate) struct Chunk<'w, 'r, 's, R, I, const L: usize, const KR: usize, const RR: usize, const VW: usize> {
+/// The work on one chunk. `L` rows, which are `LV` vectors, are a panel; `KR`, `RR` and `VV` block the products.
+pub(crate) struct Chunk<
+    'w,
+    'r,
+    's,
+    R,
+    I,
+    const L: usize,
+    const LV: usize,
+    const KR: usize,
+    const RR: usize,
+    const VV: usize,
+> {
     pub(crate) job: Job<'w, 'r, 's, R>,
     pub(crate) isa: PhantomData<fn() -> I>,
 }
@@ -104,18 +116,19 @@ pub(crate) struct Job<'w, 'r, 's, R> {
     pub(crate) state: &'w mut State<'s, R>,
 }
 
-impl<R: Arith, I: Isa, const L: usize, const KR: usize, const RR: usize, const VW: usize> Work
-    for Chunk<'_, '_, '_, R, I, L, KR, RR, VW>
+impl<R: Arith, I: Vectors<R>, const L: usize, const LV: usize, const KR: usize, const RR: usize, const VV: usize> Work
+    for Chunk<'_, '_, '_, R, I, L, LV, KR, RR, VV>
 {
     #[inline(always)]
     fn run(self) {
         let Job { inputs, tile, keys, room, state } = self.job;
+        const { assert!(L == LV * I::N && COLUMNS.is_multiple_of(VV * I::N) && BLOCK.is_multiple_of(KR)) };
         let panels = tile.rows.div_ceil(L);
         let (dim, width) = (inputs.q.rows.dim, inputs.width);
         let mut start = keys.start / BLOCK * BLOCK;
         while start < keys.end {
             let count = BLOCK.min(keys.end - start);
-            load(&inputs.k, tile, start, count, dim, room.k);
+            load(&inputs.k, tile, (start, count), dim, room.k);
             // Keys that fill up a group of KR are computed with the others and then ignored.
             room.k[count * dim..count.next_multiple_of(KR) * dim].fill(R::ZERO);
             let (mut loaded, mut finite) = (false, None);
@@ -126,9 +139,9 @@ impl<R: Arith, I: Isa, const L: usize, const KR: usize, const RR: usize, const V
                 }
                 let s = &mut room.s[index * BLOCK * L..(index + 1) * BLOCK * L];
                 let lanes = &room.q[index * dim * L..(index + 1) * dim * L];
-                scores::<I, R, L, KR>(&room.k[..count.next_multiple_of(KR) * dim], lanes, dim, s);
+                scores::<I, R, LV, KR>(&room.k[..count.next_multiple_of(KR) * dim], (dim, dim), lanes, s);
                 let s = &mut s[..count * L];
-                shape::<I, R, L>(inputs, &panel, s);
+                shape::<I, R, L>(inputs, &panel, s, None);
                 let picks = inputs.sight.picks();
                 if picks && !panel.pick(&inputs.sight, tile.sequence.b, start, count, s) {
                     continue;
@@ -136,7 +149,7 @@ impl<R: Arith, I: Isa, const L: usize, const KR: usize, const RR: usize, const V
                 let first = index * L;
                 let factors = soften::<I, R, L>(s, &mut state.max[first..first + L], &mut state.sum[first..first + L]);
                 if !loaded {
-                    load(&inputs.v, tile, start, count, width, room.v);
+                    load(&inputs.v, tile, (start, count), width, room.v);
                     loaded = true;
                 }
                 let values = &room.v[..count * width];
@@ -146,7 +159,7 @@ impl<R: Arith, I: Isa, const L: usize, const KR: usize, const RR: usize, const V
                 let factor = |row: usize| factors[row];
                 // 0 times NaN would let a hidden key show.
                 if (panel.all && !picks) || *finite.get_or_insert_with(|| values.iter().all(|x| x.is_finite())) {
-                    accumulate::<I, R, RR, VW>(weights, (rows, count), values, width, factor, sums);
+                    accumulate::<I, R, RR, VV>(weights, (rows, count), values, width, factor, sums);
                 } else {
                     accumulate_seen::<I, R>(weights, (rows, count), values, width, factor, sums);
                 }
@@ -156,28 +169,49 @@ impl<R: Arith, I: Isa, const L: usize, const KR: usize, const RR: usize, const V
     }
 }
 
-/// Reads keys `start .. start + count` of the tile's head as rows of `width`.
+/// Reads keys `start .. start + count` of the tile's head as rows of `width`, and asks for those a block later.
 #[inline(always)]
 pub(crate) fn load<R: Arith>(
     from: &Source<'_>,
     tile: &Tile<'_, R>,
-    start: usize,
-    count: usize,
+    (start, count): (usize, usize),
     width: usize,
     out: &mut [R],
 ) {
-    for (key, row) in out.chunks_exact_mut(width).take(count).enumerate() {
-        from.read(tile.sequence.key(start + key), tile.kv_head, row);
+    for (key, row) in (start..start + count).zip(out.chunks_exact_mut(width)) {
+        from.read(tile.sequence.key(key), tile.kv_head, row);
+        // Otherwise memory would rest while the block is computed.
+        if key + BLOCK < tile.end {
+            from.expect(tile.sequence.key(key + BLOCK), tile.kv_head);
+        }
     }
 }
 
-/// Turns dot products into scores: scaled, capped, by distance, −∞ outside the interval.
+/// Puts row `i` of a tile into its lane of its panel.
+pub(crate) fn to_panel<R: Copy>(i: usize, row: &[R], lanes: usize, panels: &mut [R]) {
+    let panel = &mut panels[i / lanes * lanes * row.len()..][..lanes * row.len()];
+    for (column, &x) in panel.chunks_exact_mut(lanes).zip(row) {
+        column[i % lanes] = x;
+    }
+}
+
+/// Turns dot products into scores: scaled, capped, by distance, −∞ outside the interval. Where a cap bends them,
+/// `steepness` gets the derivative.
 #[inline(always)]
-fn shape<I: Isa, R: Arith, const L: usize>(inputs: &Inputs<'_, R>, panel: &Panel<'_, R, L>, s: &mut [R]) {
+pub(crate) fn shape<I: Isa, R: Arith, const L: usize>(
+    inputs: &Inputs<'_, R>,
+    panel: &Panel<'_, R, L>,
+    s: &mut [R],
+    steepness: Option<&mut [R]>,
+) {
     s.iter_mut().for_each(|s| *s = *s * inputs.scale);
     if let Some(cap) = inputs.softcap {
         let share = R::ONE / cap;
-        s.iter_mut().for_each(|s| *s = cap * (*s * share).tanh_of::<I>());
+        s.iter_mut().for_each(|s| *s = (*s * share).tanh_of::<I>());
+        if let Some(steepness) = steepness {
+            steepness.iter_mut().zip(&*s).for_each(|(d, &t)| *d = R::ONE - t * t);
+        }
+        s.iter_mut().for_each(|s| *s = cap * *s);
     }
     if !inputs.sight.slopes.is_empty() {
         for (key, s) in s.chunks_exact_mut(L).enumerate() {

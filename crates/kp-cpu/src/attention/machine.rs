@@ -3,17 +3,24 @@
 use super::{
     arith::Arith,
     chunk::{Chunk, Job},
+    vector::Vectors,
 };
-use crate::simd::{Avx2, Avx512, Baseline, Isa};
+use crate::{
+    attention_backward::pair::{Pair, PairJob},
+    simd::{Avx2, Avx512, Baseline, Isa},
+};
 use kp_hal::{Caps, Nanos, Variant};
 use std::marker::PhantomData;
 
-/// How one instruction set computes a chunk.
+/// How one instruction set computes.
 #[derive(Clone, Copy)]
 pub(crate) struct Machine<R> {
     /// Rows of a panel.
     pub(crate) lanes: usize,
+    /// A tile against a chunk of keys.
     pub(crate) chunk: fn(Job<'_, '_, '_, R>),
+    /// The same backward, a block at a time.
+    pub(crate) pair: fn(PairJob<'_, '_, R>),
 }
 
 /// A number type that every instruction set has copies for.
@@ -22,18 +29,25 @@ pub(crate) trait Compiled: Arith {
     fn machine(variant: Variant, few: bool) -> Machine<Self>;
 }
 
-fn copy<R: Arith, I: Isa, const L: usize, const KR: usize, const RR: usize, const VW: usize>() -> Machine<R> {
-    Machine { lanes: L, chunk: |job| I::run(Chunk::<R, I, L, KR, RR, VW> { job, isa: PhantomData }) }
+fn copy<R: Arith, I, const L: usize, const LV: usize, const KR: usize, const RR: usize, const VV: usize>() -> Machine<R>
+where
+    I: Vectors<R>,
+{
+    Machine {
+        lanes: L,
+        chunk: |job| I::run(Chunk::<R, I, L, LV, KR, RR, VV> { job, isa: PhantomData }),
+        pair: |job| I::run(Pair::<R, I, L, LV, KR, RR, VV> { job, isa: PhantomData }),
+    }
 }
 
 impl Compiled for f32 {
     fn machine(variant: Variant, few: bool) -> Machine<Self> {
-        // Sixteen or eight sums of a vector each, whatever else is in registers.
+        // As many sums as leave registers for a vector or two of each factor.
         match (variant.0, few) {
-            (2, true) => copy::<f32, Avx512, 16, 16, 8, 32>(),
-            (2, false) => copy::<f32, Avx512, 32, 8, 8, 32>(),
-            (1, _) => copy::<f32, Avx2, 16, 4, 4, 16>(),
-            _ => copy::<f32, Baseline, 8, 4, 4, 8>(),
+            (2, true) => copy::<f32, Avx512, 16, 1, 16, 8, 2>(),
+            (2, false) => copy::<f32, Avx512, 32, 2, 8, 8, 2>(),
+            (1, _) => copy::<f32, Avx2, 16, 2, 4, 4, 2>(),
+            _ => copy::<f32, Baseline, 8, { 8 / <Baseline as Vectors<f32>>::N }, 4, 4, 2>(),
         }
     }
 }
@@ -41,9 +55,9 @@ impl Compiled for f32 {
 impl Compiled for f64 {
     fn machine(variant: Variant, _: bool) -> Machine<Self> {
         match variant.0 {
-            2 => copy::<f64, Avx512, 16, 8, 8, 16>(),
-            1 => copy::<f64, Avx2, 8, 4, 4, 8>(),
-            _ => copy::<f64, Baseline, 8, 2, 2, 8>(),
+            2 => copy::<f64, Avx512, 16, 2, 8, 8, 2>(),
+            1 => copy::<f64, Avx2, 8, 2, 4, 4, 2>(),
+            _ => copy::<f64, Baseline, 8, { 8 / <Baseline as Vectors<f64>>::N }, 2, 4, 2>(),
         }
     }
 }

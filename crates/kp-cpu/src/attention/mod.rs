@@ -1,14 +1,15 @@
 //! The kernels of `attention`, best first.
 
-mod arith;
-mod chunk;
-mod machine;
-mod places;
+pub(crate) mod arith;
+pub(crate) mod chunk;
+pub(crate) mod machine;
+pub(crate) mod places;
 mod portable;
-mod product;
-mod sight;
+pub(crate) mod product;
+pub(crate) mod sight;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+pub(crate) mod vector;
 
 use kp_hal::{KernelList, op::Attention};
 

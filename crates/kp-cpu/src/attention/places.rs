@@ -96,6 +96,32 @@ impl<'a> Source<'a> {
         let scale: R = numbers::get(DType::F32, self.scales, at);
         row.iter_mut().for_each(|x| *x *= scale);
     }
+
+    /// Asks for a row that will be read soon.
+    #[inline(always)]
+    pub(crate) fn expect(&self, token: Token, head: usize) {
+        let bits = self.rows.dtype.bits() as usize;
+        let first = self.rows.first(token, head) * bits / 8;
+        if let Some(row) = self.codes.get(first..first + self.rows.dim * bits / 8) {
+            row.chunks(LINE).for_each(|line| prefetch(&line[0]));
+        }
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Starts moving a line towards the second-level cache.
+#[inline(always)]
+fn prefetch(byte: &u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, about memory that is there.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(byte).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = byte;
 }
 
 /// The operands that say where sequences begin and end; empty where the problem has none.

@@ -12,7 +12,7 @@
 //! neither on the number of threads nor on other rows. Scratch does not grow with the number of keys.
 
 use super::{
-    chunk::{BLOCK, CHUNK, COLUMNS, Inputs, Job, Room, State},
+    chunk::{BLOCK, CHUNK, COLUMNS, Inputs, Job, Room, State, to_panel},
     machine::{self, Compiled, Machine, VARIANTS},
     places::{Places, Rows, Source, lse_index},
     sight::{MAX_ROWS, Sight, Tile},
@@ -258,10 +258,7 @@ impl<'a, R: Compiled> Run<'a, R> {
         for (i, row) in tile.rows().iter().enumerate() {
             // Room for keys, which are not there yet.
             self.inputs.q.read(tile.sequence.query(row.query), row.head, &mut room.k[..dim]);
-            let panel = &mut room.q[i / lanes * lanes * dim..][..lanes * dim];
-            for (column, &x) in panel.chunks_exact_mut(lanes).zip(&room.k[..dim]) {
-                column[i % lanes] = x;
-            }
+            to_panel(i, &room.k[..dim], lanes, room.q);
         }
     }
 

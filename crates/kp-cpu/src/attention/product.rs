@@ -1,36 +1,38 @@
 //! The two products of attention on tiles, blocked so that the sums stay in registers.
 //!
 //! ```text
-//! scores      S[key][lane] = Σ over c of K[key][c] · Qᵀ[c][lane]       a panel of L rows, KR keys at a time
-//! accumulate  A[i][c] += Σ over j of W[i][j] · X[j][c]                 RR rows × VW columns at a time
+//! scores      S[key][lane] = Σ over c of K[key][c] · Qᵀ[c][lane]       a panel of LV vectors, KR keys at a time
+//! accumulate  A[i][c] += Σ over j of W[i][j] · X[j][c]                 RR rows × VV vectors at a time
 //! ```
 //! Every element of a result is one chain of multiply-adds in the order of the sum, whatever the blocking.
 
-use super::arith::Arith;
-use crate::simd::Isa;
+use super::{arith::Arith, vector::Vectors};
 
-/// Scores of `keys.len() / dim` keys, a multiple of `KR`, with the `L` rows of a panel.
+/// Scores of keys that are `stride` apart, a multiple of `KR` of them, with the rows of a panel, which is `[dim][lanes]`.
 #[inline(always)]
-pub(crate) fn scores<I: Isa, R: Arith, const L: usize, const KR: usize>(
+pub(crate) fn scores<I: Vectors<R>, R: Arith, const LV: usize, const KR: usize>(
     keys: &[R],
+    (dim, stride): (usize, usize),
     panel: &[R],
-    dim: usize,
     out: &mut [R],
 ) {
-    for (keys, out) in keys.chunks_exact(KR * dim).zip(out.chunks_exact_mut(KR * L)) {
-        let mut sums = [[R::ZERO; L]; KR];
-        let rows: [&[R]; KR] = std::array::from_fn(|j| &keys[j * dim..(j + 1) * dim]);
-        for (c, lanes) in panel.chunks_exact(L).take(dim).enumerate() {
-            let lanes: &[R; L] = lanes.try_into().expect("chunks of L");
+    let lanes = LV * I::N;
+    for (keys, out) in keys.chunks_exact(KR * stride).zip(out.chunks_exact_mut(KR * lanes)) {
+        let mut sums = [[I::splat(R::ZERO); LV]; KR];
+        let rows: [&[R]; KR] = std::array::from_fn(|j| &keys[j * stride..][..dim]);
+        for (c, column) in (0..dim).zip(panel.chunks_exact(lanes)) {
+            let column: [I::V; LV] = std::array::from_fn(|v| I::load(&column[v * I::N..]));
             for j in 0..KR {
-                let key = rows[j][c];
-                for lane in 0..L {
-                    sums[j][lane] = key.times_plus::<I>(lanes[lane], sums[j][lane]);
+                let key = I::splat(rows[j][c]);
+                for v in 0..LV {
+                    sums[j][v] = I::times_plus(key, column[v], sums[j][v]);
                 }
             }
         }
-        for (sums, out) in sums.iter().zip(out.chunks_exact_mut(L)) {
-            out.copy_from_slice(sums);
+        for (sums, out) in sums.iter().zip(out.chunks_exact_mut(lanes)) {
+            for (&sum, out) in sums.iter().zip(out.chunks_exact_mut(I::N)) {
+                I::store(sum, out);
+            }
         }
     }
 }
@@ -44,9 +46,9 @@ pub(crate) struct Weights<'a, R> {
 }
 
 /// Multiplies row `i` of the sums by `factor(i)`, then adds the product of `rows` × `terms` weights with X.
-/// Rows of X and of the sums are `width` apart, a multiple of `VW`.
+/// Rows of X and of the sums are `width` apart, a multiple of `VV` vectors.
 #[inline(always)]
-pub(crate) fn accumulate<I: Isa, R: Arith, const RR: usize, const VW: usize>(
+pub(crate) fn accumulate<I: Vectors<R>, R: Arith, const RR: usize, const VV: usize>(
     weights: Weights<'_, R>,
     (rows, terms): (usize, usize),
     x: &[R],
@@ -54,21 +56,25 @@ pub(crate) fn accumulate<I: Isa, R: Arith, const RR: usize, const VW: usize>(
     factor: impl Fn(usize) -> R,
     sums: &mut [R],
 ) {
+    if rows == 0 || terms == 0 {
+        return;
+    }
+    assert!((rows - 1) * weights.row + (terms - 1) * weights.term < weights.at.len(), "a weight for each row and term");
     let whole = rows / RR * RR;
     for first in (0..whole).step_by(RR) {
-        for column in (0..width).step_by(VW) {
-            block::<I, R, RR, VW>(weights, (first, terms), x, (column, width), &factor, sums);
+        for column in (0..width).step_by(VV * I::N) {
+            block::<I, R, RR, VV>(weights, (first, terms), x, (column, width), &factor, sums);
         }
     }
     for row in whole..rows {
-        for column in (0..width).step_by(VW) {
-            block::<I, R, 1, VW>(weights, (row, terms), x, (column, width), &factor, sums);
+        for column in (0..width).step_by(VV * I::N) {
+            block::<I, R, 1, VV>(weights, (row, terms), x, (column, width), &factor, sums);
         }
     }
 }
 
 #[inline(always)]
-fn block<I: Isa, R: Arith, const RR: usize, const VW: usize>(
+fn block<I: Vectors<R>, R: Arith, const RR: usize, const VV: usize>(
     weights: Weights<'_, R>,
     (first, terms): (usize, usize),
     x: &[R],
@@ -76,32 +82,36 @@ fn block<I: Isa, R: Arith, const RR: usize, const VW: usize>(
     factor: &impl Fn(usize) -> R,
     sums: &mut [R],
 ) {
-    let mut acc = [[R::ZERO; VW]; RR];
+    let mut acc = [[I::splat(R::ZERO); VV]; RR];
     for i in 0..RR {
-        let factor = factor(first + i);
-        let sums: &[R; VW] = sums[(first + i) * width + column..][..VW].try_into().expect("VW of them");
-        for c in 0..VW {
-            acc[i][c] = sums[c] * factor;
+        let factor = I::splat(factor(first + i));
+        let sums = &sums[(first + i) * width + column..];
+        for v in 0..VV {
+            acc[i][v] = I::times(I::load(&sums[v * I::N..]), factor);
         }
     }
-    let at = &weights.at[first * weights.row..];
-    for j in 0..terms {
-        let x: &[R; VW] = x[j * width + column..][..VW].try_into().expect("VW of them");
+    for (j, x) in x.chunks_exact(width).take(terms).enumerate() {
+        let x: [I::V; VV] = std::array::from_fn(|v| I::load(&x[column + v * I::N..]));
         for i in 0..RR {
-            let weight = at[i * weights.row + j * weights.term];
-            for c in 0..VW {
-                acc[i][c] = weight.times_plus::<I>(x[c], acc[i][c]);
+            // SAFETY: `accumulate` looked at the last weight of all.
+            let weight = unsafe { *weights.at.get_unchecked((first + i) * weights.row + j * weights.term) };
+            let weight = I::splat(weight);
+            for v in 0..VV {
+                acc[i][v] = I::times_plus(weight, x[v], acc[i][v]);
             }
         }
     }
     for i in 0..RR {
-        sums[(first + i) * width + column..][..VW].copy_from_slice(&acc[i]);
+        let sums = &mut sums[(first + i) * width + column..];
+        for v in 0..VV {
+            I::store(acc[i][v], &mut sums[v * I::N..]);
+        }
     }
 }
 
 /// As [`accumulate`], but a weight of 0 keeps even NaN and infinity out: for keys that are hidden.
 #[inline(always)]
-pub(crate) fn accumulate_seen<I: Isa, R: Arith>(
+pub(crate) fn accumulate_seen<I: Vectors<R>, R: Arith>(
     weights: Weights<'_, R>,
     (rows, terms): (usize, usize),
     x: &[R],
