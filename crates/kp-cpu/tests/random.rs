@@ -8,7 +8,11 @@ use kp_hal::{Device, Variant};
 use kp_testkit::{FillKind, cases::pairwise::words, check};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use std::{cell::Cell, sync::Arc};
+use std::{
+    cell::Cell,
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+};
 
 /// What the words after an op's name are drawn from. A number in `dims` is the most a dimension may be; `A:B` draws two.
 struct Grammar {
@@ -279,7 +283,8 @@ fn agree(op: &str) {
     let result = TestRunner::new(config).run(&input, |(choices, kind, seed)| {
         let line = line(op, &choices);
         let Ok(problem) = line.parse::<AnyProblem>() else { return Err(TestCaseError::reject("no problem")) };
-        let kernels = problem.visit(Agree(&device, kind, seed));
+        let agreed = panic::catch_unwind(AssertUnwindSafe(|| problem.visit(Agree(&device, kind, seed))));
+        let kernels = agreed.unwrap_or_else(|_| Err(format!("a kernel panicked on {kind} numbers, seed {seed}")));
         let kernels = kernels.map_err(|e| TestCaseError::fail(format!("{problem}\n{e}")))?;
         ran.set(ran.get() + kernels);
         prop_assume!(kernels > 0);
