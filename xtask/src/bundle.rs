@@ -9,14 +9,6 @@ use std::{
     process::Command,
 };
 
-/// A cargo profile for programs that travel: as fast as `release`, without what only a debugger reads.
-const PROFILE: &[&str] = &[
-    "--profile=stripped",
-    "--config=profile.stripped.inherits='release'",
-    "--config=profile.stripped.strip='symbols'",
-    "--config=profile.stripped.debug=0",
-];
-
 const SCRIPT: &str = include_str!("bundle.sh");
 
 /// Builds the programs, fills `target/bundle/kp`, packs it, and prints where it is.
@@ -36,6 +28,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     };
     for program in programs(root)? {
         copy(&program.path, &program.name)?;
+        strip(&folder.join(&program.name));
     }
     for suite in fs::read_dir(root.join("benches/suites")).context("cannot list benches/suites")? {
         let suite = suite?;
@@ -57,6 +50,15 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         }
         Ok(status) => bail!("tar ended with {status}"),
         Err(error) => bail!("the folder is complete, but tar cannot be run to pack it: {error}"),
+    }
+}
+
+/// Removes what only a debugger reads; without the tool for it, the program is larger and runs as well.
+fn strip(program: &Path) {
+    match Command::new("strip").arg(program).status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => println!("{} keeps its symbols: strip ended with {status}", program.display()),
+        Err(error) => println!("{} keeps its symbols: strip cannot be run: {error}", program.display()),
     }
 }
 
@@ -108,7 +110,7 @@ fn build(root: &Path, what: &[&str]) -> Result<Vec<Program>> {
     let built = Command::new(cargo)
         .current_dir(root)
         .args(what)
-        .args(PROFILE)
+        .arg("--release")
         .arg("--message-format=json-render-diagnostics")
         .stderr(std::process::Stdio::inherit())
         .output()

@@ -119,26 +119,28 @@ fn roofs(header: &Header, x: &Axis, y: &Axis, peak: f64) -> String {
         y.at(peak)
     );
     let (end, mut free) = (x.end, f64::INFINITY);
-    let mut levels: Vec<(f64, String)> = Vec::new();
+    let mut levels: Vec<(f64, Vec<&str>)> = Vec::new();
     for (name, &rate) in &header.flops_per_s {
         // Types of one rate share a line.
         match levels.iter_mut().find(|(level, _)| (level.ln() - rate.ln()).abs() < 0.02) {
-            Some((_, names)) => *names += &format!(" {name}"),
-            None => levels.push((rate, name.clone())),
+            Some((_, names)) => names.push(name),
+            None => levels.push((rate, vec![name])),
         }
     }
-    // From the lowest up, each label at least a line above the one before.
+    // From the lowest up, each label of two lines at least two lines above the one before.
     levels.sort_by(|a, b| a.0.total_cmp(&b.0));
     for (rate, names) in levels {
         let at = y.at(rate);
-        let label = (at + 4.0).min(free - 15.0);
+        let label = at.min(free - 30.0);
         free = label;
         out += &format!(
-            "<line x1=\"{:.1}\" y1=\"{at:.1}\" x2=\"{end:.1}\" y2=\"{at:.1}\"/>\n<text x=\"{:.1}\" y=\"{label:.1}\">{} {}</text>\n",
+            "<line x1=\"{:.1}\" y1=\"{at:.1}\" x2=\"{end:.1}\" y2=\"{at:.1}\"/>\n\
+             <text x=\"{tx:.1}\" y=\"{label:.1}\">{}<tspan x=\"{tx:.1}\" dy=\"14\">{}</tspan><title>{}</title></text>\n",
             x.at((rate / bandwidth).max(10f64.powf(x.from))),
-            end + 8.0,
-            escape(&names),
-            units::flops(rate)
+            units::flops(rate),
+            escape(&few(&names)),
+            escape(&names.join(" ")),
+            tx = end + 8.0,
         );
     }
     // The slope's name lies along it, below.
@@ -150,6 +152,14 @@ fn roofs(header: &Header, x: &Axis, y: &Axis, peak: f64) -> String {
         units::bandwidth(bandwidth)
     );
     out
+}
+
+/// The names that have room beside the plot.
+fn few(names: &[&str]) -> String {
+    match names {
+        [_, _, _, _, _, ..] => format!("{} and {} more", names[..3].join(" "), names.len() - 3),
+        few => few.join(" "),
+    }
 }
 
 fn legend(drawn: &[&Point<'_>]) -> String {
