@@ -54,6 +54,9 @@ fn runs(p: &NormBackwardProblem) -> u32 {
 /// As `Portable::run`.
 unsafe fn run<R: Real>(p: &NormBackwardProblem, scratch: &mut [u8], args: &NormBackwardArgs<'_>) {
     let cols = p.cols as usize;
+    if cols == 0 {
+        return;
+    }
     // SAFETY: within a launch, whose arguments were checked.
     let (x, grad_y, weight) = unsafe { (input(&args.x), input(&args.grad_y), optional(&args.weight)) };
     // SAFETY: as above.
