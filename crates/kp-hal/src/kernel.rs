@@ -18,7 +18,8 @@ pub trait Kernel<O: Op>: Sync {
     /// benchmarks and logs; changing it forgets measurements.
     fn name(&self) -> &'static str;
 
-    /// A hash of its source, usually `source_hash(include_bytes!(..))`. A measurement made with another is forgotten.
+    /// A hash of its source, usually `const { source_hash(include_bytes!(..)) }`: asked for at each ranking. A measurement
+    /// made with another is forgotten.
     fn code(&self) -> u64;
 
     /// The variants (tile shapes) that can run this, or the first reason none can.

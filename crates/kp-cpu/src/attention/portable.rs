@@ -42,10 +42,12 @@ impl Kernel<Attention> for Portable {
     }
 
     fn code(&self) -> u64 {
-        source_hash(include_bytes!("portable.rs"))
-            ^ source_hash(include_bytes!("chunk.rs"))
-            ^ source_hash(include_bytes!("product.rs"))
-            ^ source_hash(include_bytes!("machine.rs"))
+        const {
+            source_hash(include_bytes!("portable.rs"))
+                ^ source_hash(include_bytes!("chunk.rs"))
+                ^ source_hash(include_bytes!("product.rs"))
+                ^ source_hash(include_bytes!("machine.rs"))
+        }
     }
 
     fn supports(&self, caps: &Caps, _: &AttentionProblem) -> Support {

@@ -43,10 +43,12 @@ impl Kernel<AttentionBackward> for Portable {
     }
 
     fn code(&self) -> u64 {
-        source_hash(include_bytes!("portable.rs"))
-            ^ source_hash(include_bytes!("pair.rs"))
-            ^ source_hash(include_bytes!("../attention/product.rs"))
-            ^ source_hash(include_bytes!("../attention/machine.rs"))
+        const {
+            source_hash(include_bytes!("portable.rs"))
+                ^ source_hash(include_bytes!("pair.rs"))
+                ^ source_hash(include_bytes!("../attention/product.rs"))
+                ^ source_hash(include_bytes!("../attention/machine.rs"))
+        }
     }
 
     fn supports(&self, caps: &Caps, _: &AttentionBackwardProblem) -> Support {

@@ -50,7 +50,7 @@ impl Kernel<Gemm> for FewRows {
     }
 
     fn code(&self) -> u64 {
-        source_hash(include_bytes!("few_rows.rs"))
+        const { source_hash(include_bytes!("few_rows.rs")) }
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {

@@ -31,7 +31,7 @@ impl Kernel<Gemm> for Packed {
     }
 
     fn code(&self) -> u64 {
-        source_hash(include_bytes!("packed.rs")) ^ source_hash(include_bytes!("blocks.rs")).rotate_left(1)
+        const { source_hash(include_bytes!("packed.rs")) ^ source_hash(include_bytes!("blocks.rs")).rotate_left(1) }
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {

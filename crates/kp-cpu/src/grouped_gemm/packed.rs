@@ -30,7 +30,7 @@ impl Kernel<GroupedGemm> for Packed {
     }
 
     fn code(&self) -> u64 {
-        source_hash(include_bytes!("packed.rs")) ^ source_hash(include_bytes!("../gemm/blocks.rs")).rotate_left(1)
+        const { source_hash(include_bytes!("packed.rs")) ^ source_hash(include_bytes!("../gemm/blocks.rs")).rotate_left(1) }
     }
 
     fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
