@@ -37,8 +37,10 @@ impl Weights {
     /// `Unavailable`, naming a few of the tensors there are.
     pub fn get(&self, name: &str) -> Result<Tensor> {
         self.0.get(name).cloned().ok_or_else(|| {
-            let some: Vec<&str> = self.0.keys().take(5).map(String::as_str).collect();
-            let why = format!("no {name} among {} tensors: {}, …", self.0.len(), some.join(", "));
+            const SHOWN: usize = 5;
+            let some: Vec<&str> = self.0.keys().take(SHOWN).map(String::as_str).collect();
+            let more = if self.0.len() > SHOWN { ", …" } else { "" };
+            let why = format!("no {name} among {} tensors: {}{more}", self.0.len(), some.join(", "));
             ErrorKind::Unavailable { what: "a weight", why: why.into() }.into()
         })
     }
