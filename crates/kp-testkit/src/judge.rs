@@ -15,6 +15,11 @@ pub trait Judge: Op {
     /// Problems that every backend which offers the op must run. Also judged as cases.
     fn floor() -> &'static [&'static str];
 
+    /// Problems that cost more than the reference can take; at full depth they are judged by the properties.
+    fn large() -> &'static [&'static str] {
+        &[]
+    }
+
     /// Operands for `problem`: every input has what `fill` gives, indices are valid, what lies between rows stays
     /// poison, and so do outputs that are not read.
     fn inputs(problem: &Problem<Self::Spec>, fill: &mut Fill) -> Operands;

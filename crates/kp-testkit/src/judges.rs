@@ -14,6 +14,8 @@ pub struct Judged<O: Op> {
     pub cases: fn(Depth) -> Vec<String>,
     /// [`Judge::floor`].
     pub floor: fn() -> &'static [&'static str],
+    /// [`Judge::large`].
+    pub large: fn() -> &'static [&'static str],
     /// [`Judge::inputs`].
     pub inputs: fn(&ProblemOf<O>, &mut Fill) -> Operands,
     /// [`Judge::cost`].
@@ -32,6 +34,7 @@ impl<O: Judge> Judged<O> {
     const ROW: Self = Self {
         cases: O::cases,
         floor: O::floor,
+        large: O::large,
         inputs: O::inputs,
         cost: O::cost,
         reference: O::reference,

@@ -194,6 +194,9 @@ impl EachOp for Maker<'_> {
         let mut texts: Vec<String> = floor.iter().map(|&text| text.to_owned()).collect();
         let mut seen: std::collections::HashSet<String> = texts.iter().cloned().collect();
         texts.extend((judge.cases)(self.settings.depth).into_iter().filter(|text| seen.insert(text.clone())));
+        if self.settings.depth == Depth::Full {
+            texts.extend((judge.large)().iter().map(|&text| text.to_owned()));
+        }
         for (i, text) in texts.into_iter().enumerate() {
             let problem: Problem<O::Spec> = match text.parse() {
                 Ok(problem) => problem,

@@ -3,8 +3,11 @@
 mod fake;
 
 use fake::{Defect, Fake, kernels};
-use kp_hal::{Backend, Kernels};
-use kp_testkit::{Depth, Suite};
+use kp_hal::{
+    Backend, Kernels, Variant,
+    op::{Gemm, GemmProblem},
+};
+use kp_testkit::{Depth, Failure, FillKind, Report, Suite};
 
 fn backend(defect: Defect) -> &'static dyn Backend {
     Box::leak(Box::new(Fake(kernels(defect))))
@@ -149,4 +152,45 @@ fn it_prints_as_libtest_does() {
     assert!(nothing.contains("running 0 tests") && nothing.contains("ok. 0 passed; 0 failed"), "{nothing}");
     let ignored = output(suite(), &["--ignored", "--list", "--format", "terse"]);
     assert_eq!(ignored, "");
+}
+
+fn check(defect: Defect, text: &str) -> Result<Report, Failure> {
+    let problem: GemmProblem = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+    let device = backend(defect).open(0).expect("the host is there");
+    let kernel = kernels(defect).gemm[0];
+    kp_testkit::check::<Gemm>(&device, kernel, Variant(0), &problem, FillKind::Normal, 7)
+}
+
+#[test]
+fn a_report_says_how_far_off_a_kernel_is() {
+    let text = "gemm 1x30x40x50 f32:f32:f32";
+    let right = check(Defect::Nothing, text).expect("it runs");
+    assert!(right.passed() && right.checked == 1200 && right.wrong == 0, "{right:?}");
+    assert!(
+        right.max_error > 0.0 && right.max_error < 1e-4 && right.max_share > 0.0 && right.max_share < 1.0,
+        "{right:?}"
+    );
+    let wrong = check(Defect::OneElement, text).expect("it runs");
+    assert!(!wrong.passed() && wrong.wrong == 1 && wrong.max_error > 1e4, "{wrong:?}");
+    let outside = check(Defect::WritesPastTheEnd, text).expect_err("it writes outside");
+    assert!(outside.to_string().contains("past the end of d"), "{outside}");
+}
+
+#[test]
+fn what_is_too_large_for_the_reference_is_judged_by_law() {
+    let text = "gemm 1x530x512x500 f32:f32:f32";
+    assert!(check(Defect::Nothing, text).expect("it runs").passed());
+    let failure = check(Defect::OneElement, text).expect("it runs").failure.expect("a wrong element breaks the law");
+    assert!(failure.to_string().contains("violates `D times a vector"), "{failure}");
+}
+
+#[test]
+fn inputs_are_the_same_for_the_same_seed() {
+    let problem: GemmProblem = "gemm 1x3x4x5 f32:f32:f32 bias=f32".parse().expect("a problem");
+    let bytes = |seed| {
+        let operands = kp_testkit::inputs::<Gemm>(&problem, seed).expect("gemm has a judge");
+        (operands.codes("a").bytes.to_vec(), operands.codes("bias").bytes.to_vec())
+    };
+    assert_eq!(bytes(1), bytes(1));
+    assert_ne!(bytes(1).0, bytes(2).0);
 }

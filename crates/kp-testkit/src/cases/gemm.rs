@@ -27,6 +27,9 @@ const FLOOR: &[&str] = &[
     "gemm 1x5x7x0 f32:f32:f32",
 ];
 
+/// Past what the reference takes.
+const LARGE: &[&str] = &["gemm 1x1000x400x400 f32:f32:f32", "gemm 1x400x400x1000 bf16:bf16:bf16 b=col"];
+
 impl Judge for Gemm {
     fn cases(depth: Depth) -> Vec<String> {
         let count = if depth == Depth::Quick { 6 } else { 20 };
@@ -131,6 +134,10 @@ impl Judge for Gemm {
 
     fn floor() -> &'static [&'static str] {
         FLOOR
+    }
+
+    fn large() -> &'static [&'static str] {
+        LARGE
     }
 
     fn inputs(problem: &GemmProblem, fill: &mut Fill) -> Operands {
