@@ -11,14 +11,14 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     time::Instant,
 };
 
 /// How the kernel is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Defect {
+pub(crate) enum Defect {
     Nothing,
     OneElement,
     LastElementLeftOut,
@@ -36,7 +36,7 @@ pub enum Defect {
     SumsInBf16,
 }
 
-pub struct Fake(pub &'static Kernels);
+pub(crate) struct Fake(pub(crate) &'static Kernels);
 
 impl Backend for Fake {
     fn name(&self) -> &'static str {
@@ -69,14 +69,25 @@ struct Host {
 #[derive(Debug)]
 struct Pages(Box<[Page]>);
 
-#[derive(Clone, Debug)]
+/// Atomics, since the bytes change by address while this handle is shared.
+#[derive(Debug)]
 #[repr(align(256))]
-struct Page([u8; 256]);
+struct Page(#[expect(dead_code, reason = "reached by address")] [AtomicU8; 256]);
 
-// The pages are reached by address, never through this handle, hence no data race on it.
+impl Pages {
+    fn new(bytes: u64) -> Self {
+        let page = |_| Page(std::array::from_fn(|_| AtomicU8::new(0xcd)));
+        Self((0..bytes / 256 + 1).map(page).collect())
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.0.as_ptr().cast::<u8>().cast_mut()
+    }
+}
+
 impl Allocation for Pages {
     fn host(&self) -> Option<NonNull<u8>> {
-        NonNull::new(self.0.as_ptr() as *mut u8)
+        NonNull::new(self.start())
     }
 }
 
@@ -105,8 +116,8 @@ impl Device for Host {
 
     fn alloc(self: Arc<Self>, bytes: u64, _: MemoryKind) -> Result<Buffer> {
         room_for(bytes)?;
-        let pages = Pages(vec![Page([0xcd; 256]); (bytes / 256 + 1) as usize].into());
-        let addr = pages.0.as_ptr() as u64;
+        let pages = Pages::new(bytes);
+        let addr = pages.start() as u64;
         // SAFETY: the pages live as long as the buffer, nothing else knows them, and `host` is their address.
         Ok(unsafe { Buffer::from_raw(self.id, addr, bytes, Arc::new(pages)) })
     }
@@ -118,7 +129,7 @@ impl Device for Host {
 }
 
 /// Runs everything at once, so every point is reached when it is named.
-pub struct Line {
+pub(crate) struct Line {
     device: DeviceId,
     number: u32,
     marks: Vec<Instant>,
@@ -201,7 +212,7 @@ impl Queue for Line {
 }
 
 /// Three loops over f32 matrices of any layout.
-pub struct Loops(pub Defect);
+pub(crate) struct Loops(pub(crate) Defect);
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
@@ -312,7 +323,7 @@ impl Run {
 }
 
 /// The kernels of a backend whose one kernel has this defect.
-pub fn kernels(defect: Defect) -> &'static Kernels {
+pub(crate) fn kernels(defect: Defect) -> &'static Kernels {
     let kernel: &'static dyn Kernel<Gemm> = Box::leak(Box::new(Loops(defect)));
     Box::leak(Box::new(Kernels { gemm: Box::leak(Box::new([kernel])), ..Kernels::NONE }))
 }
