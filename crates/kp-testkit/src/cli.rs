@@ -37,7 +37,7 @@ Options:
 
 Environment:
     KP_REQUIRE=NAME,..      backends whose absence is a failure
-    KP_DEPTH=quick|full     how many problems: seconds or minutes
+    KP_DEPTH=quick|full     how many problems: a minute or two, or half an hour unoptimised; quick unless said
     KP_SEED=N               other random numbers
     KP_DEVICE_INDEX=N       which device of the backend";
 

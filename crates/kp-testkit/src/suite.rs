@@ -160,8 +160,8 @@ impl Settings {
             None => Ok(0),
         };
         let depth = match var("KP_DEPTH").as_deref() {
-            None | Some("full") => Depth::Full,
-            Some("quick") => Depth::Quick,
+            None | Some("quick") => Depth::Quick,
+            Some("full") => Depth::Full,
             Some(other) => return Err(format!("KP_DEPTH must be quick or full, got `{other}`")),
         };
         let required = var("KP_REQUIRE").unwrap_or_default();
