@@ -51,10 +51,6 @@ pub(crate) trait Real:
     fn abs(self) -> Self;
     fn is_nan(self) -> bool;
     fn is_finite(self) -> bool;
-    /// The larger; NaN only if both are.
-    fn max(self, other: Self) -> Self;
-    /// The smaller; NaN only if both are.
-    fn min(self, other: Self) -> Self;
 }
 
 macro_rules! real {
@@ -120,14 +116,6 @@ macro_rules! real {
             fn is_finite(self) -> bool {
                 <$t>::is_finite(self)
             }
-            #[inline(always)]
-            fn max(self, other: Self) -> Self {
-                <$t>::max(self, other)
-            }
-            #[inline(always)]
-            fn min(self, other: Self) -> Self {
-                <$t>::min(self, other)
-            }
         }
     };
 }
@@ -147,9 +135,20 @@ pub(crate) fn read<R: Real>(dtype: DType, src: &[u8], start: usize, out: &mut [R
 /// # Panics
 /// If it leaves `src`.
 pub(crate) fn get<R: Real>(dtype: DType, src: &[u8], i: usize) -> R {
-    let mut out = [R::ZERO];
-    read(dtype, src, i, &mut out);
-    out[0]
+    // The types scales have, without the detour of a run.
+    match dtype {
+        DType::F32 => R::from_f32(f32::from_le_bytes(src[4 * i..4 * i + 4].try_into().expect("four bytes"))),
+        DType::F16 => R::from_f32(small::F16.decode(u32::from(src[2 * i]) | u32::from(src[2 * i + 1]) << 8)),
+        DType::Bf16 => R::from_f32(f32::from_bits(u32::from(src[2 * i]) << 16 | u32::from(src[2 * i + 1]) << 24)),
+        DType::E8m0 | DType::Ue4m3 => {
+            R::from_f32(Narrow::of(dtype).expect("a narrow type").values()[usize::from(src[i])])
+        }
+        _ => {
+            let mut out = [R::ZERO];
+            read(dtype, src, i, &mut out);
+            out[0]
+        }
+    }
 }
 
 /// Integer `i` of an operand of I32: an index, an offset, a length.
