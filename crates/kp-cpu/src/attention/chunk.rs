@@ -204,7 +204,7 @@ pub(crate) fn shape<I: Isa, R: Arith, const L: usize>(
     s: &mut [R],
     steepness: Option<&mut [R]>,
 ) {
-    s.iter_mut().for_each(|s| *s = *s * inputs.scale);
+    s.iter_mut().for_each(|s| *s *= inputs.scale);
     if let Some(cap) = inputs.softcap {
         let share = R::ONE / cap;
         s.iter_mut().for_each(|s| *s = (*s * share).tanh_of::<I>());

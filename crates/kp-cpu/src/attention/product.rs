@@ -83,28 +83,28 @@ fn block<I: Vectors<R>, R: Arith, const RR: usize, const VV: usize>(
     sums: &mut [R],
 ) {
     let mut acc = [[I::splat(R::ZERO); VV]; RR];
-    for i in 0..RR {
+    for (i, acc) in acc.iter_mut().enumerate() {
         let factor = I::splat(factor(first + i));
         let sums = &sums[(first + i) * width + column..];
         for v in 0..VV {
-            acc[i][v] = I::times(I::load(&sums[v * I::N..]), factor);
+            acc[v] = I::times(I::load(&sums[v * I::N..]), factor);
         }
     }
     for (j, x) in x.chunks_exact(width).take(terms).enumerate() {
         let x: [I::V; VV] = std::array::from_fn(|v| I::load(&x[column + v * I::N..]));
-        for i in 0..RR {
+        for (i, acc) in acc.iter_mut().enumerate() {
             // SAFETY: `accumulate` looked at the last weight of all.
             let weight = unsafe { *weights.at.get_unchecked((first + i) * weights.row + j * weights.term) };
             let weight = I::splat(weight);
             for v in 0..VV {
-                acc[i][v] = I::times_plus(weight, x[v], acc[i][v]);
+                acc[v] = I::times_plus(weight, x[v], acc[v]);
             }
         }
     }
-    for i in 0..RR {
+    for (i, acc) in acc.iter().enumerate() {
         let sums = &mut sums[(first + i) * width + column..];
         for v in 0..VV {
-            I::store(acc[i][v], &mut sums[v * I::N..]);
+            I::store(acc[v], &mut sums[v * I::N..]);
         }
     }
 }
@@ -121,7 +121,7 @@ pub(crate) fn accumulate_seen<I: Vectors<R>, R: Arith>(
 ) {
     for (i, sums) in sums.chunks_exact_mut(width).take(rows).enumerate() {
         let factor = factor(i);
-        sums.iter_mut().for_each(|sum| *sum = *sum * factor);
+        sums.iter_mut().for_each(|sum| *sum *= factor);
         for (j, x) in x.chunks_exact(width).take(terms).enumerate() {
             let weight = weights.at[i * weights.row + j * weights.term];
             if weight != R::ZERO {

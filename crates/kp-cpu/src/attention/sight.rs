@@ -144,8 +144,8 @@ impl<'t, R: Real, const L: usize> Panel<'t, R, L> {
     #[inline(always)]
     pub(crate) fn bias(&self, key: usize, scores: &mut [R; L]) {
         let key = R::from_f32(key as f32);
-        for lane in 0..L {
-            scores[lane] += self.slope[lane] * (self.distance[lane] + key);
+        for (lane, score) in scores.iter_mut().enumerate() {
+            *score += self.slope[lane] * (self.distance[lane] + key);
         }
     }
 
@@ -153,9 +153,9 @@ impl<'t, R: Real, const L: usize> Panel<'t, R, L> {
     #[inline(always)]
     pub(crate) fn cut(&self, key: usize, scores: &mut [R; L]) {
         let key = key as i32;
-        for lane in 0..L {
+        for (lane, score) in scores.iter_mut().enumerate() {
             let seen = self.first[lane] <= key && key < self.end[lane];
-            scores[lane] = if seen { scores[lane] } else { -R::INFINITY };
+            *score = if seen { *score } else { -R::INFINITY };
         }
     }
 
