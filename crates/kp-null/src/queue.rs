@@ -2,7 +2,7 @@
 
 use crate::{device::NullDevice, memory::Work};
 use kp_hal::{
-    ArgError, Device, DeviceId, ErrorKind, Fault, Graph, Nanos, Point, Queue, Result, Slice, SliceMut,
+    ArgError, Device, DeviceId, ErrorKind, Fault, Graph, MemoryInfo, Nanos, Point, Queue, Result, Slice, SliceMut,
     device::same_length,
 };
 use std::{collections::VecDeque, sync::Arc, time::Instant};
@@ -159,6 +159,11 @@ impl Queue for NullQueue {
     fn reserve_scratch(&mut self, bytes: u64) -> Result<()> {
         if bytes > self.scratch_bytes {
             self.immediate("growing scratch")?;
+            // There is none, since no kernel would use it; but it must not be more than the device has.
+            let MemoryInfo { free, total } = self.device.memory()?;
+            if bytes > free {
+                return Err(ErrorKind::OutOfMemory { wanted: bytes, free, total }.into());
+            }
             self.scratch_bytes = bytes;
         }
         self.usable()
