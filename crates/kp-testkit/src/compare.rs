@@ -124,7 +124,8 @@ impl Comparison {
         let stored = |x: f64| decode(dtype, encode(dtype, x, overflow));
         let (got, best) = (decode(dtype, code), stored(want));
         // A bound that is infinite or no number says nothing: only what the exact result rounds to is then asked for.
-        let (low, high) = if (high - low).is_finite() { (stored(low), stored(high)) } else { (best, best) };
+        let bounded = low.is_finite() && high.is_finite();
+        let (low, high) = if bounded { (stored(low), stored(high)) } else { (best, best) };
         let inside = match (low.is_nan(), high.is_nan()) {
             (false, false) => low <= got && got <= high,
             // Past the largest number of a type without infinity lies NaN.
