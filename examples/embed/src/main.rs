@@ -16,8 +16,9 @@ struct Args {
     /// The sentences; with more than one, how alike each two are.
     #[arg(required_unless_present = "check")]
     sentences: Vec<String>,
-    /// What the matrices of the layers are stored as (with --check: only this one, not all).
-    #[arg(long, value_enum)]
+    /// What the matrices of the layers are stored as: f32, bf16, int8, fp4, or a format with scales, such as
+    /// e2m1@mx or i4@g32/f16 (with --check: only this one, not the four).
+    #[arg(long)]
     weights: Option<Precision>,
     /// The device, as KP_DEVICE names it: a backend, `backend:index`, or part of a device's name.
     #[arg(long)]
@@ -55,7 +56,7 @@ fn run(args: &Args) -> Result<()> {
             let report = check(&engine, &dir, precision)?;
             println!("{report}");
             if !report.passes() {
-                failed.push(format!("{precision:?}").to_lowercase());
+                failed.push(precision.to_string());
             }
         }
         ensure!(failed.is_empty(), "below the bar: {}", failed.join(", "));

@@ -3,7 +3,7 @@
 //! Sentences of different lengths are packed one behind the other, without padding: products and norms see one
 //! matrix of all tokens, attention sees where each sentence begins.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, bail};
 use kp_core::{
     Engine, Tensor,
     tensor::{Attend, Epilogue, Norm, Over, Sequences, Weights, formats},
@@ -12,7 +12,11 @@ use kp_hal::{
     DType,
     op::{Act, Format, NormKind},
 };
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 use tokenizers::{Tokenizer, TruncationParams};
 
 const LAYERS: usize = 6;
@@ -25,7 +29,7 @@ const EPS: f32 = 1e-12;
 
 /// What the matrices of the layers are stored as. Activations, norms and the table of words are f32, but bf16 in
 /// [`Precision::Bf16`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Precision {
     /// As they come.
     F32,
@@ -33,12 +37,14 @@ pub enum Precision {
     Bf16,
     /// 8-bit integers, one f32 per row.
     Int8,
-    /// E2M1, one power of two per 32 numbers (MXFP4).
+    /// E2M1 with one E4M3 scale per 16 numbers (NVFP4).
     Fp4,
+    /// Any format that can be quantized to.
+    Other(Format),
 }
 
 impl Precision {
-    /// All of them, most exact first.
+    /// Those that have a name and a bar, most exact first.
     pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Int8, Self::Fp4];
 
     /// Type of activations.
@@ -51,8 +57,34 @@ impl Precision {
         match self {
             Self::F32 | Self::Bf16 => None,
             Self::Int8 => Some(formats::INT8_ROW),
-            Self::Fp4 => Some(formats::MXFP4),
+            Self::Fp4 => Some(formats::NVFP4),
+            Self::Other(format) => Some(format),
         }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::F32 => f.pad("f32"),
+            Self::Bf16 => f.pad("bf16"),
+            Self::Int8 => f.pad("int8"),
+            Self::Fp4 => f.pad("fp4"),
+            Self::Other(format) => f.pad(&format.to_string()),
+        }
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+    /// # Errors
+    /// What may be written.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|precision| precision.to_string() == text);
+        let format = || text.parse().ok().filter(|format: &Format| format.scale_dtype().is_some()).map(Self::Other);
+        named.or_else(format).ok_or_else(|| {
+            "expected f32, bf16, int8, fp4 or a format with scales, such as e2m1@mx or i4@g32/f16".to_owned()
+        })
     }
 }
 
@@ -110,7 +142,7 @@ impl MiniLm {
     ///
     /// # Errors
     /// Which files are missing and the command that brings them; what the device refuses.
-    pub fn open(engine: &Engine, dir: &Path, precision: Precision) -> Result<Self> {
+    pub fn open(engine: &Engine, dir: &Path, precision: Precision) -> anyhow::Result<Self> {
         let absent = missing(dir);
         if !absent.is_empty() {
             bail!("{} is not in {}; this brings it: cargo xtask model minilm", absent.join(" and "), dir.display());
@@ -130,7 +162,7 @@ impl MiniLm {
             words: read.plain("embeddings.word_embeddings.weight")?,
             positions: positions.add(&types)?,
             norm: read.norm("embeddings.LayerNorm")?,
-            layers: (0..LAYERS).map(|i| read.layer(i)).collect::<Result<_>>()?,
+            layers: (0..LAYERS).map(|i| read.layer(i)).collect::<anyhow::Result<_>>()?,
             engine: engine.clone(),
             tokenizer,
         })
@@ -140,7 +172,7 @@ impl MiniLm {
     ///
     /// # Errors
     /// What the tokenizer refuses.
-    pub fn tokens(&self, sentence: &str) -> Result<Vec<u32>> {
+    pub fn tokens(&self, sentence: &str) -> anyhow::Result<Vec<u32>> {
         let encoded = self.tokenizer.encode(sentence, true).map_err(|e| anyhow::anyhow!("cannot tokenize: {e}"))?;
         Ok(encoded.get_ids().to_vec())
     }
@@ -149,8 +181,8 @@ impl MiniLm {
     ///
     /// # Errors
     /// What the tokenizer or the device refuses.
-    pub fn embed(&self, sentences: &[impl AsRef<str>]) -> Result<Embedded> {
-        let ids: Vec<Vec<u32>> = sentences.iter().map(|s| self.tokens(s.as_ref())).collect::<Result<_>>()?;
+    pub fn embed(&self, sentences: &[impl AsRef<str>]) -> anyhow::Result<Embedded> {
+        let ids: Vec<Vec<u32>> = sentences.iter().map(|s| self.tokens(s.as_ref())).collect::<anyhow::Result<_>>()?;
         let lens: Vec<usize> = ids.iter().map(Vec::len).collect();
         let words: Vec<i32> = ids.iter().flatten().map(|&id| id as i32).collect();
         let places: Vec<i32> = lens.iter().flat_map(|&len| 0..len as i32).collect();
@@ -197,17 +229,17 @@ struct Reader<'w> {
 }
 
 impl Reader<'_> {
-    fn plain(&self, name: &str) -> Result<Tensor> {
+    fn plain(&self, name: &str) -> anyhow::Result<Tensor> {
         Ok(self.weights.get(name)?.cast(self.precision.activations())?)
     }
 
-    fn norm(&self, name: &str) -> Result<Affine> {
+    fn norm(&self, name: &str) -> anyhow::Result<Affine> {
         Ok(Affine { weight: self.plain(&format!("{name}.weight"))?, bias: self.plain(&format!("{name}.bias"))? })
     }
 
     /// Several products of one input as one.
-    fn product(&self, names: &[String]) -> Result<Affine> {
-        let parts = |what: &str| -> Result<Tensor> {
+    fn product(&self, names: &[String]) -> anyhow::Result<Affine> {
+        let parts = |what: &str| -> anyhow::Result<Tensor> {
             let parts: Vec<Tensor> =
                 names.iter().map(|name| self.weights.get(&format!("{name}.{what}"))).collect::<kp_hal::Result<_>>()?;
             Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>())?)
@@ -220,7 +252,7 @@ impl Reader<'_> {
         Ok(Affine { weight, bias: parts("bias")?.cast(self.precision.activations())? })
     }
 
-    fn layer(&self, index: usize) -> Result<Layer> {
+    fn layer(&self, index: usize) -> anyhow::Result<Layer> {
         let name = |part: &str| format!("encoder.layer.{index}.{part}");
         let one = |part: &str| self.product(&[name(part)]);
         Ok(Layer {

@@ -19,7 +19,7 @@ fn embeddings_are_those_of_pytorch() {
     }
     let engine = Engine::builder().device("cpu").memory_only().open().expect("the CPU backend is compiled in");
     for precision in Precision::ALL {
-        let report = check(&engine, &dir, precision).unwrap_or_else(|error| panic!("{precision:?}: {error:#}"));
+        let report = check(&engine, &dir, precision).unwrap_or_else(|error| panic!("{precision}: {error:#}"));
         println!("{report}");
         assert!(report.passes(), "{report}");
     }
