@@ -115,7 +115,6 @@ impl<'a, T> Disjoint<'a, T> {
     ///
     /// # Panics
     /// If `range` leaves the elements.
-    #[expect(clippy::mut_from_ref, reason = "the disjointness is the caller's promise")]
     #[inline(always)]
     pub(crate) unsafe fn part(&self, range: std::ops::Range<usize>) -> &'a mut [T] {
         self.check(&range);

@@ -82,6 +82,7 @@ pub(crate) unsafe fn bytes<'a>(view: &Slice<'a>) -> &'a [u8] {
 /// # Safety
 /// - The view's device is a CPU device, so its address is a pointer.
 /// - Nothing else accesses the bytes for as long as the result lives.
+#[expect(clippy::mut_from_ref, reason = "the exclusiveness is the caller's promise")]
 pub(crate) unsafe fn bytes_mut<'a>(view: &'a SliceMut<'_>) -> &'a mut [u8] {
     // SAFETY: a `SliceMut` names that many initialised bytes; the rest is the caller's promise, in order.
     unsafe { std::slice::from_raw_parts_mut(pointer(view.addr(), view.bytes()), view.bytes() as usize) }

@@ -94,7 +94,7 @@ impl Room {
 }
 
 /// The loops for one instruction set, operands as `R`, what follows as `E`, and register tiles of `MR` × `NR`.
-pub(crate) struct Blocks<I, R, E, const MR: usize, const NR: usize>(PhantomData<fn() -> (I, R, E)>);
+pub(crate) struct Blocks<I, R, E, const MR: usize, const NR: usize>(PhantomData<(I, R, E)>);
 
 impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usize> Blocks<I, R, E, MR, NR> {
     /// The panels of a product.

@@ -110,7 +110,7 @@ struct Rows<I, R, E> {
     spec: GemmSpec,
     summing: Summing,
     panels: Panels,
-    kind: PhantomData<fn() -> (I, R, E)>,
+    kind: PhantomData<(I, R, E)>,
 }
 
 impl<I: Isa, R: Real + Number, E: Real + Number> Rows<I, R, E> {

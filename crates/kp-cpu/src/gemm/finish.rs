@@ -309,6 +309,7 @@ impl<E: Real> Finish<'_, '_, E> {
     ///
     /// # Safety
     /// No other thread has them.
+    #[expect(clippy::mut_from_ref, reason = "the exclusiveness is the caller's promise")]
     unsafe fn d_bytes(&self, start: usize, len: usize) -> &mut [u8] {
         let dtype = self.product.spec.d.dtype();
         let first = dtype.bytes(start as u64) as usize;

@@ -101,7 +101,7 @@ pub(crate) struct Form<I, R, E, const MR: usize, const NR: usize> {
     across: bool,
     /// Rows that wait to be stored, of one D.
     stage: usize,
-    kind: PhantomData<fn() -> (I, R, E)>,
+    kind: PhantomData<(I, R, E)>,
 }
 
 /// Below this many operations, an item is not worth dividing.

@@ -161,7 +161,7 @@ impl Narrow {
         let mut code = 0;
         while code < codes {
             let value = self.values[code as usize];
-            let skipped = value != value || value == f32::INFINITY || value == f32::NEG_INFINITY;
+            let skipped = value.is_nan() || value.is_infinite();
             let minus_zero = value == 0.0 && value.is_sign_negative();
             if minus_zero {
                 self.minus_zero = Some(code as u8);
