@@ -113,27 +113,51 @@ impl<R: Arith, I: Vectors<R>, const L: usize, const LV: usize, const KR: usize, 
             }
             let there = first..first + (tile.rows - first).min(L);
             let whole = panel.all && !picks;
-            let add = |weights: Weights<'_, R>, shape: (usize, usize), x: &[R], width: usize, sums: &mut [R]| {
-                if whole || x[..shape.1 * width].iter().all(|x| x.is_finite()) {
-                    accumulate::<I, R, RR, VV>(weights, shape, x, width, |_| R::ONE, sums);
-                } else {
-                    accumulate_seen::<I, R>(weights, shape, x, width, |_| R::ONE, sums);
-                }
-            };
             let by_key = |at| Weights { at, row: L, term: 1 };
             match &mut sums {
                 Sums::Keys { k, v } => {
                     let shape = (count, there.len());
-                    add(by_key(p), shape, &rows.grad_o_rows[there.start * v_width..], v_width, v);
-                    add(by_key(grad), shape, &rows.q_rows[there.start * qk_width..], qk_width, k);
+                    add::<I, R, RR, VV>(
+                        whole,
+                        by_key(p),
+                        shape,
+                        &rows.grad_o_rows[there.start * v_width..],
+                        v_width,
+                        v,
+                    );
+                    add::<I, R, RR, VV>(
+                        whole,
+                        by_key(grad),
+                        shape,
+                        &rows.q_rows[there.start * qk_width..],
+                        qk_width,
+                        k,
+                    );
                 }
                 Sums::Queries(q) => {
                     let weights = Weights { at: grad, row: 1, term: L };
                     let q = &mut q[there.start * qk_width..];
-                    add(weights, (there.len(), count), k, qk_width, q);
+                    add::<I, R, RR, VV>(whole, weights, (there.len(), count), k, qk_width, q);
                 }
             }
         }
+    }
+}
+
+/// Adds a product to sums. Unless the `whole` block is seen, weights of 0 keep what is no number out.
+#[inline(always)]
+fn add<I: Vectors<R>, R: Arith, const RR: usize, const VV: usize>(
+    whole: bool,
+    weights: Weights<'_, R>,
+    (rows, terms): (usize, usize),
+    x: &[R],
+    width: usize,
+    sums: &mut [R],
+) {
+    if whole || x[..terms * width].iter().all(|x| x.is_finite()) {
+        accumulate::<I, R, RR, VV>(weights, (rows, terms), x, width, |_| R::ONE, sums);
+    } else {
+        accumulate_seen::<I, R>(weights, (rows, terms), x, width, |_| R::ONE, sums);
     }
 }
 
