@@ -13,7 +13,10 @@ const ALIGN: usize = 256;
 /// Bytes of the host's heap.
 #[derive(Debug)]
 pub(crate) struct Host {
+    /// The first aligned byte of `block`.
     first: NonNull<u8>,
+    bytes: usize,
+    block: NonNull<u8>,
     layout: Layout,
 }
 
@@ -26,10 +29,13 @@ impl Host {
     /// `bytes` zeroed bytes, or `None` if there is no room. Zeroed, so that reading what nothing wrote is defined;
     /// large requests get untouched pages, which cost nothing until used.
     pub(crate) fn new(bytes: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(bytes.max(1), ALIGN).ok()?;
+        // Aligned by hand: asked for aligned zeros, the allocator writes them all; asked for zeros, it takes fresh pages.
+        let layout = Layout::from_size_align(bytes.checked_add(ALIGN)?, 1).ok()?;
         // SAFETY: the layout's size is not zero.
-        let first = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { first, layout })
+        let block = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        // SAFETY: less than ALIGN bytes further, and the block has that many more than `bytes`.
+        let first = unsafe { block.add(block.as_ptr().align_offset(ALIGN)) };
+        Some(Self { first, bytes, block, layout })
     }
 
     pub(crate) fn first(&self) -> NonNull<u8> {
@@ -37,14 +43,14 @@ impl Host {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.layout.size()
+        self.bytes
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // SAFETY: `first` came from `alloc_zeroed` with this layout and is freed once, here.
-        unsafe { dealloc(self.first.as_ptr(), self.layout) }
+        // SAFETY: `block` came from `alloc_zeroed` with this layout and is freed once, here.
+        unsafe { dealloc(self.block.as_ptr(), self.layout) }
     }
 }
 
