@@ -477,7 +477,12 @@ fn threads_share_an_engine() -> Result<()> {
     std::thread::scope(|s| {
         let workers: Vec<_> = (0..4)
             .map(|_| {
-                s.spawn(|| (0..25).try_for_each(|_| a.matmul(&b)?.relu().and_then(|y| Ok(assert_eq!(host(&y)?, want)))))
+                s.spawn(|| {
+                    (0..25).try_for_each(|_| {
+                        assert_eq!(host(&a.matmul(&b)?.relu()?)?, want);
+                        Ok(())
+                    })
+                })
             })
             .collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("no thread panics"))
