@@ -106,6 +106,14 @@ fn nonsense_is_refused_with_its_numbers() {
 }
 
 #[test]
+fn scales_are_refused_where_an_op_has_none() {
+    let mut spec = GatherSpec::new(4, 8, 16, DType::E4m3);
+    assert!(spec.build().is_ok());
+    spec.table.format.scheme = Scheme::Row;
+    assert_eq!(spec.build(), Err(BadProblem::Conflict { one: "table", other: "a scheme" }));
+}
+
+#[test]
 fn hostile_text_neither_panics_nor_floods_the_message() {
     let long = format!("gemm {} f32:f32:f32", "9".repeat(100_000));
     for text in

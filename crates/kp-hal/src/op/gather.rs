@@ -67,8 +67,8 @@ impl Spec for GatherSpec {
 
     fn check(&self) -> Result<(), BadProblem> {
         exclusive(self.table.dtype().is_float() != self.y.dtype().is_float(), "integers", "floats")?;
-        self.table.check(&TABLE, self.table_rows, self.cols)?;
-        self.y.check(&Y, self.rows, self.cols)
+        self.table.check_plain(&TABLE, self.table_rows, self.cols)?;
+        self.y.check_plain(&Y, self.rows, self.cols)
     }
 
     fn needs(&self, list: &mut NeedList) {

@@ -2,8 +2,8 @@
 
 use super::{
     NeedList,
-    format::{Access, Format},
-    problem::{BadProblem, at_least, multiple},
+    format::{Access, Format, Scheme},
+    problem::{BadProblem, at_least, exclusive, multiple},
 };
 use crate::{
     dtype::DType,
@@ -277,6 +277,12 @@ impl Rows {
 
     pub(super) fn check(&self, names: &MatrixNames, rows: u32, cols: u32) -> Result<(), BadProblem> {
         self.as_matrix(rows).check(names, (rows, cols, 1), false)
+    }
+
+    /// As `check`, for ops whose operands have no scales.
+    pub(super) fn check_plain(&self, names: &MatrixNames, rows: u32, cols: u32) -> Result<(), BadProblem> {
+        exclusive(self.format.scheme != Scheme::None, names.operand, "a scheme")?;
+        self.check(names, rows, cols)
     }
 
     pub(super) fn needs(&self, list: &mut NeedList, names: &MatrixNames, rows: u32, cols: u32, access: Access) {

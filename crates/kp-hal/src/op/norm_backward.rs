@@ -90,8 +90,8 @@ impl Spec for NormBackwardSpec {
         if self.eps.get() < 0.0 {
             return Err(BadProblem::Invalid { what: "eps", expected: "at least 0", got: self.eps.to_string() });
         }
-        self.x.check(&X, self.rows, self.cols)?;
-        self.grad_y.check(&GRAD_Y, self.rows, self.cols)
+        self.x.check_plain(&X, self.rows, self.cols)?;
+        self.grad_y.check_plain(&GRAD_Y, self.rows, self.cols)
     }
 
     fn needs(&self, list: &mut NeedList) {

@@ -126,7 +126,7 @@ impl Spec for ReduceSpec {
     fn check(&self) -> Result<(), BadProblem> {
         dtype_in("x", self.x.dtype(), &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
         dtype_in("y", self.y, &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
-        self.x.check(&X, self.rows, self.cols)
+        self.x.check_plain(&X, self.rows, self.cols)
     }
 
     fn needs(&self, list: &mut NeedList) {

@@ -123,8 +123,8 @@ impl Spec for RopeSpec {
         at_most("rotated", self.dim.into(), self.rotated.into())?;
         multiple("rotated", 2, self.rotated.into())?;
         at_least("positions", 1, self.positions.into())?;
-        self.x.check(&X, self.tokens, self.cols())?;
-        self.y.check(&Y, self.tokens, self.cols())
+        self.x.check_plain(&X, self.tokens, self.cols())?;
+        self.y.check_plain(&Y, self.tokens, self.cols())
     }
 
     fn needs(&self, list: &mut NeedList) {

@@ -67,8 +67,8 @@ impl Spec for SoftmaxSpec {
     fn check(&self) -> Result<(), BadProblem> {
         dtype_in("x", self.x.dtype(), &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
         dtype_in("y", self.y.dtype(), &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
-        self.x.check(&X, self.rows, self.cols)?;
-        self.y.check(&Y, self.rows, self.cols)
+        self.x.check_plain(&X, self.rows, self.cols)?;
+        self.y.check_plain(&Y, self.rows, self.cols)
     }
 
     fn needs(&self, list: &mut NeedList) {
