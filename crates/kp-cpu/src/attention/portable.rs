@@ -47,6 +47,10 @@ impl Kernel<Attention> for Portable {
                 ^ source_hash(include_bytes!("chunk.rs"))
                 ^ source_hash(include_bytes!("product.rs"))
                 ^ source_hash(include_bytes!("machine.rs"))
+                ^ source_hash(include_bytes!("arith.rs"))
+                ^ source_hash(include_bytes!("places.rs"))
+                ^ source_hash(include_bytes!("sight.rs"))
+                ^ source_hash(include_bytes!("vector.rs"))
         }
     }
 

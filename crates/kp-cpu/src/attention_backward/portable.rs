@@ -48,6 +48,10 @@ impl Kernel<AttentionBackward> for Portable {
                 ^ source_hash(include_bytes!("pair.rs"))
                 ^ source_hash(include_bytes!("../attention/product.rs"))
                 ^ source_hash(include_bytes!("../attention/machine.rs"))
+                ^ source_hash(include_bytes!("../attention/arith.rs"))
+                ^ source_hash(include_bytes!("../attention/places.rs"))
+                ^ source_hash(include_bytes!("../attention/sight.rs"))
+                ^ source_hash(include_bytes!("../attention/vector.rs"))
         }
     }
 
