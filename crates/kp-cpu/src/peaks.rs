@@ -1,4 +1,7 @@
-//! What this machine reaches now: multiply-adds in registers, reads from main memory.
+//! What this machine reaches now: GEMM's register tiles from L1, reads from main memory.
+//!
+//! The first is what kp's best loop reaches, a lower bound of the processor's peak: a fraction of it is not a
+//! fraction of what the hardware could do.
 
 use crate::{
     gemm::blocks::multiply_block,
@@ -13,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// `caps` with the measured peaks of f32 and f64 multiply-adds and of reading; the rates of other types keep
+/// `caps` with the measured rates of f32 and f64 tiles and of reading; the rates of other types keep
 /// their proportion to f32. Takes about a second.
 pub(crate) fn measure(caps: &Caps) -> Caps {
     let f32s = rate(fma_f32);

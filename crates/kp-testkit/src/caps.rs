@@ -2,6 +2,8 @@
 //!
 //! Peaks are dense (without structured sparsity) and as the vendor rates them; where a datasheet gives only the
 //! sparse figure, half of it. Multiplying types that a unit lacks is given the rate of the type it is widened to.
+//! The figures were written down without the datasheets at hand and launch times are guesses: good enough to test how
+//! kernels are chosen, not to be quoted.
 
 use kp_hal::{Caps, DType, DTypes, DeviceKind, Rates};
 
