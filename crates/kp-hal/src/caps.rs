@@ -44,10 +44,14 @@ pub struct Caps {
     pub lanes: u32,
     /// Most threads of one workgroup; 1 on a CPU.
     pub max_threads: u32,
+    /// Most threads that one compute unit holds at a time.
+    pub unit_threads: u32,
     /// 32-bit registers of one compute unit.
     pub registers: u32,
     /// Shared memory one workgroup may use, in bytes.
     pub shared_bytes: u32,
+    /// Shared memory of one compute unit, in bytes: what the workgroups that it holds at a time have together.
+    pub unit_shared_bytes: u32,
     /// First-level data cache of one unit, in bytes.
     pub l1_bytes: u64,
     /// Second-level cache, in bytes: of one core on a CPU, of the whole device on a GPU.
@@ -84,8 +88,10 @@ impl Caps {
             units: 1,
             lanes: 1,
             max_threads: 1,
+            unit_threads: 0,
             registers: 0,
             shared_bytes: 0,
+            unit_shared_bytes: 0,
             l1_bytes: 0,
             l2_bytes: 0,
             l3_bytes: 0,

@@ -8,7 +8,9 @@ use crate::{
 };
 use std::{
     any::Any,
+    cell::Cell,
     fmt,
+    marker::PhantomData,
     num::NonZeroU32,
     sync::{
         Arc,
@@ -255,6 +257,9 @@ pub trait Queue: Any + Send {
 
     /// Starts recording instead of running. Use `capture`, which cannot forget the end.
     ///
+    /// Other threads go on allocating, planning and working on queues of their own; a backend whose driver forbids
+    /// that unless asked, asks.
+    ///
     /// # Errors
     /// `NotCapturable` on backends without graphs.
     fn begin_capture(&mut self) -> Result<()> {
@@ -299,6 +304,9 @@ impl dyn Queue {
 
     /// Records what `record` submits, even if it fails or panics midway: the queue is usable afterwards.
     ///
+    /// Inside, whatever cannot be recorded is `NotCapturable`: `upload`, `download`, `sync`, growing scratch, and
+    /// planning what was not planned before. So launch once, then record.
+    ///
     /// # Errors
     /// What `record` returned, or what ending the recording did.
     pub fn capture(&mut self, record: impl FnOnce(&mut dyn Queue) -> Result<()>) -> Result<Box<dyn Graph>> {
@@ -310,11 +318,41 @@ impl dyn Queue {
                 let _ = self.0.end_capture();
             }
         }
+        let _here = Capturing::begin();
         self.begin_capture()?;
         let end = End(self);
         let recorded = record(&mut *end.0);
         let graph = std::mem::ManuallyDrop::new(end).0.end_capture();
         recorded.and(graph)
+    }
+}
+
+thread_local! {
+    /// How many recordings this thread is inside of.
+    static CAPTURES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether this thread is inside [`capture`](trait.Queue.html#method.capture), of whichever queue.
+///
+/// A fact of the thread and not of a queue, because what must wait until the recording has ended (planning, which
+/// compiles, allocates and uploads) knows no queue; drivers draw the same line.
+pub fn capturing() -> bool {
+    CAPTURES.get() > 0
+}
+
+/// While it lives, its thread is recording.
+struct Capturing(PhantomData<*const ()>);
+
+impl Capturing {
+    fn begin() -> Self {
+        CAPTURES.set(CAPTURES.get() + 1);
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Capturing {
+    fn drop(&mut self) {
+        CAPTURES.set(CAPTURES.get() - 1);
     }
 }
 
@@ -329,4 +367,24 @@ pub fn same_length(dst_bytes: u64, src_bytes: u64) -> Result<()> {
         return Ok(());
     }
     Err(Error::from(crate::op::ArgError::Length { operand: "dst", need: src_bytes, got: dst_bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_knows_that_it_records_until_it_ends_or_panics() {
+        let outer = Capturing::begin();
+        drop(Capturing::begin());
+        assert!(capturing());
+        assert!(!std::thread::spawn(capturing).join().expect("it only asks"));
+        drop(outer);
+        assert!(!capturing());
+        let panicked = std::panic::catch_unwind(|| {
+            let _here = Capturing::begin();
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(panicked.is_err() && !capturing());
+    }
 }

@@ -7,7 +7,7 @@ use crate::{
     op::{self, ArgError, Args, Needs, Op, Problem},
     support::{Support, Variant},
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 /// One implementation of one operation. A constant: no state, no device.
 ///
@@ -36,7 +36,19 @@ pub trait Kernel<O: Op>: Sync {
         Nanos::roofline(caps, problem)
     }
 
+    /// What someone who reads the ranking should know of this choice, in a few words: `pads m from 1 to 64`,
+    /// `splits k in 4`. `None` if there is nothing to tell.
+    ///
+    /// As pure as `estimate`, and asked for by explanations only.
+    fn note(&self, caps: &Caps, problem: &Problem<O::Spec>, variant: Variant) -> Option<Cow<'static, str>> {
+        let _ = (caps, problem, variant);
+        None
+    }
+
     /// Loads, compiles and lays out everything a launch needs. Slow; may allocate.
+    ///
+    /// Never called by a thread while it records (see [`capturing`](crate::device::capturing)); another thread may
+    /// be recording at the time.
     ///
     /// # Errors
     /// `OutOfMemory`, `Driver`, `Unavailable`; never `Unsupported`, which is for `supports`.

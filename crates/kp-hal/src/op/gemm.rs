@@ -24,8 +24,10 @@ op! {
 /// ```text
 /// X = alpha · A·B + beta · C + bias        sums kept in `acc`
 /// D = act(X)  or  act(X_g) · X_u           see `Gate`
-/// D = store(D + residual)                  rounded to nearest even, saturating where the type has no infinity
+/// D = store(D + residual)                  rounded to nearest even
 /// ```
+/// Past D's largest number, integers and floats of 8 and 4 bits saturate (e5m2 too, although it has infinities); wider
+/// floats become infinite.
 /// A's scheme sees `m` rows of `k`, B's `n` rows of `k`, D's `m` rows of its columns.
 /// Text: `gemm BATCHxMxNxK A:B:D` and then `a= b= d=` (layout), `acc= c= sparse= bias= act= gate= residual=`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
