@@ -1,0 +1,507 @@
+// D = alpha · Σ over blocks of 128 k of  a_scale · b_scale · (A · Bᵀ of the block)          A m×k, B n×k, D m×n
+//
+// Each block of k is one wgmma group with a fresh accumulator, which is then scaled and added to f32 totals: the sums are as exact as
+// f32's, whatever the matrix unit keeps. The same skeleton without scales multiplies 16-bit groups. It serves plain, batched and
+// grouped products; the sources that include it say which by defines.
+//
+//     block of threads      warpgroup 0: warp 0 copies tiles of A and B (TMA), warp 1 copies scales (cp.async)
+//                           warpgroups 1 to CONSUMERS: each computes slabs of 64 rows: slab w · CONSUMERS + its number, w < WAVES
+//     one scales its block while the other's wgmma runs, so there are two as soon as BM is 128
+//
+//              BN                       A, B stages of 128 bytes of k, 128-byte swizzle    D leaves through shared memory in
+//         ┌──────────┐                  scales of the stage beside them                   boxes of 16 rows × STORE columns,
+//         │ 1st   w0 │ 64                                                                 each warp its own
+//         │ 2nd   w0 │ 64               CLUSTER_N blocks of a cluster take neighbouring columns and share A: each copies
+//     BM  │ 1st   w1 │ 64               a part of its rows to all. CLUSTER_M likewise with rows, sharing B.
+//         │ 2nd   w1 │ 64
+//         └──────────┘
+//
+// Defines (one line of the variants table each):
+//     BM            64 (one consumer), 128, 256 (two waves)
+//     BN            a multiple of 8, at most 256; with scales BN/2 · (1 + BM/128) + ~60 registers must fit 232: 128×192, 256×128
+//     STAGES        tiles in flight
+//     CLUSTER_M, CLUSTER_N   1, or one of them 2 or 4; BN / CLUSTER_M and BM / CLUSTER_N multiples of 8
+//     BOXES         boxes of D that each warp has shared memory for
+//     OUT           0 bf16, 1 f16, 2 f32
+// and by the including source:
+//     TYPE          WgmmaType of A and B        A_SCALE, B_SCALE   rows that share a scale: 1, 128, or 0 for none
+//     GROUPING      0 batches, 1 contiguous groups of rows, 2 masked groups
+//
+// Launch: grid a multiple of the cluster, at most one block per multiprocessor; THREADS = 128 (1 + CONSUMERS); SHARED bytes as below.
+//     a_map   3-D {k, rows, batch}: box {128 bytes, BM / CLUSTER_N, 1}, 128-byte swizzle
+//     b_map   3-D {k, n, batch or groups}: box {128 bytes, BN / CLUSTER_M, 1}, 128-byte swizzle
+//     d_map   3-D {n, rows, batch}: box {STORE, 16, 1}, swizzle of STORE elements' bytes (128, 64, 32, none);
+//             STORE the largest of 64, 32, 16, 8 elements (f32: 32, 16, 8) that divides BN. Not read unless args.d_copies.
+// Rows of A and B must be a multiple of 16 bytes apart and 16-byte aligned, as the copy engine wants; D need not be.
+#pragma once
+#include "common/cuda/wgmma.cuh"
+
+#ifndef OUT
+#define OUT 0
+#endif
+#ifndef GROUPING
+#define GROUPING 0
+#endif
+
+/// What a launch is told beside its tensor maps. Strides count elements.
+struct Args {
+    const float *a_scale, *b_scale; ///< scale of block (row, kb) of batch z: [z · batch + row · row_stride + kb · k_stride]
+    i64 a_scale_batch, b_scale_batch;
+    u32 a_scale_row, a_scale_k; ///< inner layout: (k/128 rounded up, 1); outer layout: (1, rows of blocks rounded up to 4)
+    u32 b_scale_row, b_scale_k;
+    void *d;
+    i64 d_batch;
+    const i32 *groups; ///< bounds (contiguous, one more than groups) or sizes (masked); not read without groups
+    i32 m, n, k;       ///< m: all rows (contiguous), the most of a group (masked)
+    i32 batch;         ///< batches or groups
+    i32 a_step, b_step; ///< 0 if one matrix serves all batches, else 1
+    u32 d_row;         ///< distance of D's rows
+    i32 band;          ///< tiles along m that run side by side before n advances
+    i32 d_copies;      ///< whether d_map holds: D's rows and batches 16-byte aligned
+    float alpha;
+};
+
+namespace {
+
+// --- Config
+
+constexpr int gcd(int a, int b) { return b == 0 ? a : gcd(b, a % b); }
+
+constexpr bool SCALED = A_SCALE != 0;
+constexpr int CONSUMERS = BM == 64 ? 1 : 2;
+constexpr int WAVES = BM / (64 * CONSUMERS);
+constexpr int THREADS = 128 * (1 + CONSUMERS);
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
+constexpr bool BYTES = TYPE >= WgmmaType::E4M3;
+constexpr int BK = BYTES ? 128 : 64; // elements in the 128 bytes of a stage
+constexpr int STEP = BYTES ? 32 : 16; // elements of one wgmma
+constexpr int OUT_BYTES = OUT == 2 ? 4 : 2;
+constexpr int STORE = gcd(BN, 128 / OUT_BYTES);
+
+static_assert(BM == 64 || BM == 128 || BM == 256, "slabs of 64 rows for one or two consumers");
+static_assert(BN % 8 == 0 && BN <= 256 && BM % CLUSTER_N == 0 && BM / CLUSTER_N % 8 == 0 && BN / CLUSTER_M % 8 == 0, "swizzle atoms have 8 rows");
+static_assert(CLUSTER_M == 1 || CLUSTER_N == 1, "one operand is shared");
+
+// Scales of a stage: A's, then B's. Columns with one scale in common form zones: n0 is a multiple of BN, so a block of 128 can only
+// begin at a multiple of gcd(BN, 128) within the tile.
+constexpr int ZONE = B_SCALE == 1 ? BN : gcd(BN, 128);
+constexpr int A_SCALES = A_SCALE == 0 ? 0 : A_SCALE == 1 ? BM : (BM / 64 + 3) / 4 * 4;
+constexpr int B_SCALES = B_SCALE == 0 ? 0 : B_SCALE == 1 ? BN : (BN / ZONE + 3) / 4 * 4;
+
+// --- Shared memory
+
+constexpr u32 A_BYTES = BM * 128, B_BYTES = BN * 128, SCALE_BYTES = (A_SCALES + B_SCALES) * 4;
+constexpr u32 BOX_BYTES = 16 * STORE * OUT_BYTES;
+constexpr u32 A_AT = 0, B_AT = A_AT + STAGES * A_BYTES, D_AT = B_AT + STAGES * B_BYTES;
+constexpr u32 SCALE_AT = D_AT + CONSUMERS * 4 * BOXES * BOX_BYTES;
+constexpr u32 BARRIER_AT = (SCALE_AT + STAGES * SCALE_BYTES + 7) / 8 * 8;
+constexpr u32 SHARED = BARRIER_AT + STAGES * 16;
+static_assert(SHARED <= 232448, "more shared memory than a block can have");
+
+struct Stages {
+    u32 base, stage = 0, parity = 0;
+    KP_FN u32 a() const { return base + A_AT + stage * A_BYTES; }
+    KP_FN u32 b() const { return base + B_AT + stage * B_BYTES; }
+    KP_FN u32 scales() const { return base + SCALE_AT + stage * SCALE_BYTES; }
+    KP_FN u32 full() const { return base + BARRIER_AT + stage * 8; }
+    KP_FN u32 empty() const { return base + BARRIER_AT + (STAGES + stage) * 8; }
+    KP_FN void wait_full() const { ptx::mbarrier_wait(full(), parity); }
+    KP_FN void wait_empty() const { ptx::mbarrier_wait(empty(), parity ^ 1); }
+    KP_FN void advance() {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+};
+
+// --- Which tile next
+
+struct Tile {
+    i32 row, rows; // first row in A and D, and how many of the group's are left from there (may be none, or more than BM)
+    i32 col;
+    i32 batch, group; // of A and D, and of B
+};
+
+// Every warp walks the same tiles: unit blockIdx / CLUSTER, then a grid further, where a unit is what one cluster does.
+struct Schedule {
+    const Args &args;
+    i32 unit, units_n;
+    i32 group = -1, first = 0, units = 0, row = 0, rows = 0; // the group at hand: its first unit, how many, its rows
+
+    KP_FN Schedule(const Args &args)
+        : args(args), unit(blockIdx.x / CLUSTER - gridDim.x / CLUSTER), units_n((args.n + BN * CLUSTER_N - 1) / (BN * CLUSTER_N)) {}
+
+    static KP_FN i32 units_m(i32 rows) { return (rows + BM * CLUSTER_M - 1) / (BM * CLUSTER_M); }
+
+    // Moves on to the group that `unit` is in; whole warps only. 32 groups at a time, since they may be empty.
+    KP_FN bool find_group() {
+        first += units;
+        for (i32 base = group + 1; base < args.batch; base += 32) {
+            i32 g = base + (i32)ptx::lane(), start = 0, size = 0;
+            if (g < args.batch) {
+                size = args.groups[g];
+                if (GROUPING == 1) start = size, size = args.groups[g + 1] - start;
+            }
+            i32 here = units_m(size) * units_n, sum = here;
+#pragma unroll
+            for (int d = 1; d < 32; d *= 2) {
+                i32 below = __shfl_up_sync(~0u, sum, d);
+                if ((i32)ptx::lane() >= d) sum += below;
+            }
+            u32 past = __ballot_sync(~0u, first + sum > unit);
+            if (past) {
+                int l = __ffs((int)past) - 1;
+                group = base + l;
+                units = __shfl_sync(~0u, here, l);
+                first += __shfl_sync(~0u, sum, l) - units;
+                row = __shfl_sync(~0u, start, l), rows = __shfl_sync(~0u, size, l);
+                return true;
+            }
+            first += __shfl_sync(~0u, sum, 31);
+        }
+        return false;
+    }
+
+    KP_FN bool next(Tile &t) {
+        unit += gridDim.x / CLUSTER;
+        if (GROUPING == 0) {
+            units = units_m(args.m) * units_n, rows = args.m;
+            group = unit / units;
+            if (group >= args.batch) return false;
+            first = group * units;
+        } else if (unit >= first + units && !find_group()) {
+            return false;
+        }
+        i32 height = args.band, in_group = unit - first, band = in_group / (height * units_n);
+        in_group -= band * height * units_n;
+        i32 top = band * height, left = units_m(rows) - top;
+        height = left < height ? left : height;
+        i32 n = in_group / height, m = top + in_group % height;
+        if (CLUSTER_M > 1) m = m * CLUSTER_M + ptx::cluster_rank();
+        if (CLUSTER_N > 1) n = n * CLUSTER_N + ptx::cluster_rank();
+        t = {row + m * BM, rows - m * BM, n * BN, GROUPING == 1 ? 0 : group, group};
+        return true;
+    }
+};
+
+// --- Load
+
+KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args &args, Stages s) {
+    constexpr int A_ROWS = BM / CLUSTER_N, B_ROWS = BN / CLUSTER_M;
+    const u32 rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
+    const i32 blocks = (args.k + BK - 1) / BK;
+    Schedule schedule(args);
+    Tile t;
+    while (schedule.next(t)) {
+        if (ptx::elect()) {
+            const i32 a_batch = t.batch * args.a_step, b_batch = t.group * args.b_step;
+            for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
+                s.wait_empty();
+                ptx::mbarrier_expect(s.full(), A_BYTES + B_BYTES);
+                if (CLUSTER_N > 1) {
+                    u32 part = rank * A_ROWS;
+                    ptx::load_box_multicast(s.a() + part * 128, &a_map, s.full(), kb * BK, t.row + part, a_batch, (1 << CLUSTER) - 1, ptx::KEEP_NORMAL);
+                } else {
+                    ptx::load_box(s.a(), &a_map, s.full(), kb * BK, t.row, a_batch, ptx::KEEP_NORMAL);
+                }
+                if (CLUSTER_M > 1) {
+                    u32 part = rank * B_ROWS;
+                    ptx::load_box_multicast(s.b() + part * 128, &b_map, s.full(), kb * BK, t.col + part, b_batch, (1 << CLUSTER) - 1, ptx::KEEP_NORMAL);
+                } else {
+                    ptx::load_box(s.b(), &b_map, s.full(), kb * BK, t.col, b_batch, ptx::KEEP_NORMAL);
+                }
+            }
+        }
+        __syncwarp();
+        // The elected lane alone advanced; the others only need to be elected again as it was.
+    }
+}
+
+#if A_SCALE
+// Copies 4 bytes, or writes zero where there is nothing to copy.
+KP_FN void copy_scale(u32 smem, const float *from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(from), "r"(there ? 4 : 0) : "memory");
+}
+
+// `COUNT` scales of one operand, one every `EVERY` of its rows, from row `row` on, of which `rows` exist.
+template <int COUNT, int EVERY, int SHARED_BY> KP_FN void copy_scales(u32 smem, const float *block, u32 stride, i32 row, i32 rows) {
+#pragma unroll 2
+    for (int i = ptx::lane(); i < COUNT; i += 32) {
+        const i32 at = i * EVERY;
+        const bool there = at < rows;
+        copy_scale(smem + i * 4, block + (u64)(u32)(there ? (row + at) / SHARED_BY : 0) * stride, there);
+    }
+}
+
+KP_FN void load_scales(const Args &args, Stages s) {
+    const i32 blocks = (args.k + BK - 1) / BK;
+    Schedule schedule(args);
+    Tile t;
+    while (schedule.next(t)) {
+        const float *a = args.a_scale + t.batch * args.a_scale_batch;
+        const float *b = args.b_scale + t.group * args.b_scale_batch;
+        for (i32 kb = 0; kb < blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+            s.wait_empty();
+            copy_scales<A_SCALE == 1 ? BM : BM / 64, A_SCALE == 1 ? 1 : 64, A_SCALE>(s.scales(), a, args.a_scale_row, t.row, t.rows);
+            copy_scales<B_SCALE == 1 ? BN : BN / ZONE, B_SCALE == 1 ? 1 : ZONE, B_SCALE>(s.scales() + A_SCALES * 4, b, args.b_scale_row, t.col,
+                                                                                        args.n - t.col);
+            // Arrives when this lane's copies are there; the barrier counts all 32.
+            asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(s.full()) : "memory");
+        }
+    }
+}
+
+#endif
+
+// --- Compute
+
+KP_FN float load_shared(u32 at) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+    return x;
+}
+
+// Where this thread stands among the consumers.
+struct Consumer {
+    u32 number, warp, lane;
+    KP_FN u32 slab(int wave) const { return wave * CONSUMERS + number; }
+    KP_FN u32 row(int wave) const { return slab(wave) * 64 + warp * 16 + lane / 4; }
+};
+
+// Lets the producers of every block that writes to this stage have it back.
+KP_FN void release(const Stages &s, const Consumer &me) {
+    if (CLUSTER > 1) {
+        if (me.lane < CLUSTER) ptx::mbarrier_arrive_at(s.empty(), me.lane);
+    } else if (me.lane == 0) {
+        ptx::mbarrier_arrive(s.empty());
+    }
+}
+
+KP_FN void multiply(float (&d)[BN / 2], u32 a, u32 b, u32 accumulate) {
+    const u64 da = wgmma::k_major(a), db = wgmma::k_major(b);
+#pragma unroll
+    for (int k = 0; k < BK / STEP; k++) Wgmma<BN>::mma<TYPE>(d, da + 2 * k, db + 2 * k, k > 0 || accumulate);
+}
+
+#if A_SCALE
+// A thread's scales of one block of k, read before its wgmmas start.
+struct Scales {
+    float a[WAVES][2];
+    float b[B_SCALE == 1 ? BN / 4 : BN / ZONE];
+
+    KP_FN Scales(u32 at, const Consumer &me) {
+#pragma unroll
+        for (int w = 0; w < WAVES; w++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) a[w][h] = load_shared(at + 4 * (A_SCALE == 1 ? me.row(w) + 8 * h : me.slab(w)));
+        }
+#pragma unroll
+        for (int i = 0; i < (int)(sizeof(b) / 4); i++) {
+            b[i] = load_shared(at + 4 * (A_SCALES + (B_SCALE == 1 ? i / 2 * 8 + me.lane % 4 * 2 + i % 2 : i)));
+        }
+    }
+    // total += scaled block
+    KP_FN void add(float (&total)[BN / 2], const float (&block)[BN / 2], int w) const {
+        if constexpr (B_SCALE == 1) {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) total[i] += a[w][i / 2 % 2] * (b[i / 4 * 2 + i % 2] * block[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) total[i] += a[w][i / 2 % 2] * b[i / (ZONE / 2)] * block[i];
+        }
+    }
+};
+
+KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Consumer &me) {
+    float block[BN / 2];
+    for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
+        s.wait_full();
+        const Scales scales(s.scales(), me);
+#pragma unroll
+        for (int w = 0; w < WAVES; w++) {
+            wgmma::pin(block);
+            wgmma::fence();
+            multiply(block, s.a() + me.slab(w) * 64 * 128, s.b(), 0);
+            wgmma::commit();
+            wgmma::wait<0>();
+            wgmma::pin(block);
+            if (w == WAVES - 1) release(s, me);
+            scales.add(total[w], block, w);
+        }
+    }
+}
+#else
+// One group of wgmmas stays in flight while the next one is issued; a stage is given back one block later.
+KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Consumer &me) {
+    Stages before = s;
+    for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
+        s.wait_full();
+#pragma unroll
+        for (int w = 0; w < WAVES; w++) wgmma::pin(total[w]);
+        wgmma::fence();
+#pragma unroll
+        for (int w = 0; w < WAVES; w++) multiply(total[w], s.a() + me.slab(w) * 64 * 128, s.b(), 1);
+        wgmma::commit();
+        wgmma::wait<1>();
+        if (kb > 0) release(before, me), before.advance();
+    }
+    wgmma::wait<0>();
+#pragma unroll
+    for (int w = 0; w < WAVES; w++) wgmma::pin(total[w]);
+    if (blocks > 0) release(before, me);
+}
+#endif
+
+// --- Store
+
+// Where 16-byte chunk `chunk` of row `row` of a box lies: boxes have STORE columns and the swizzle of their width.
+KP_FN u32 chunk_at(u32 row, u32 chunk) {
+    constexpr u32 CHUNKS = STORE * OUT_BYTES / 16; // 8, 4, 2 or 1 in a row
+    u32 swizzle = CHUNKS == 8 ? row % 8 : CHUNKS == 4 ? row / 2 % 4 : CHUNKS == 2 ? row / 4 % 2 : 0;
+    return row * CHUNKS * 16 + (chunk ^ swizzle) * 16;
+}
+
+KP_FN u32 pack(float low, float high) {
+    u32 x;
+    if (OUT == 0) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    return x;
+}
+
+// Columns `box` · STORE on of this warp's 16 rows, from registers to shared memory.
+KP_FN void stage_box(u32 smem, const float (&d)[BN / 2], int box, float alpha, const Consumer &me) {
+    constexpr int GROUPS = STORE / 8; // of 8 columns
+    const int first = box * GROUPS;
+    if constexpr (OUT == 2) {
+        const u32 r = me.lane / 4, q = me.lane % 4;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            const int i = 4 * (first + g);
+            const u32 chunk = g * 2 + q / 2, half = q % 2 * 8;
+            ptx::store_shared(smem + chunk_at(r, chunk) + half, d[i] * alpha, d[i + 1] * alpha);
+            ptx::store_shared(smem + chunk_at(r + 8, chunk) + half, d[i + 2] * alpha, d[i + 3] * alpha);
+        }
+    } else {
+        const u32 matrix = me.lane / 8, r = matrix % 2 * 8 + me.lane % 8;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g += 2) {
+            // A box of one group only stores it twice.
+            const int i = 4 * (first + g), j = GROUPS == 1 ? i : i + 4;
+            ptx::store_matrices(smem + chunk_at(r, GROUPS == 1 ? 0 : g + matrix / 2), pack(d[i] * alpha, d[i + 1] * alpha),
+                                pack(d[i + 2] * alpha, d[i + 3] * alpha), pack(d[j] * alpha, d[j + 1] * alpha),
+                                pack(d[j + 2] * alpha, d[j + 3] * alpha));
+        }
+    }
+}
+
+// A box in shared memory, of which D has `rows` rows, to D without the copy engine.
+KP_FN void store_rows(u32 smem, const Args &args, i32 batch, i32 row, i32 rows, i32 col, const Consumer &me) {
+    constexpr u32 CHUNKS = STORE * OUT_BYTES / 16, PER_CHUNK = 16 / OUT_BYTES;
+    char *d = static_cast<char *>(args.d) + batch * args.d_batch * OUT_BYTES;
+    for (u32 i = me.lane; i < 16 * CHUNKS; i += 32) {
+        const u32 r = i / CHUNKS, c = i % CHUNKS, x = col + c * PER_CHUNK;
+        const i32 left = args.n - (i32)x;
+        if ((i32)r >= rows || left <= 0) continue;
+        u32 v[4];
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                     : "r"(smem + chunk_at(r, c))
+                     : "memory");
+        char *to = d + ((u64)(u32)(row + r) * args.d_row + x) * OUT_BYTES;
+        if (left >= (i32)PER_CHUNK && (u64)to % 16 == 0) {
+            *reinterpret_cast<uint4 *>(to) = make_uint4(v[0], v[1], v[2], v[3]);
+        } else {
+#pragma unroll
+            for (u32 e = 0; e < PER_CHUNK; e++) {
+                if ((i32)e >= left) continue;
+                if constexpr (OUT == 2) reinterpret_cast<u32 *>(to)[e] = v[e];
+                else reinterpret_cast<u16 *>(to)[e] = (u16)(v[e / 2] >> (e % 2 * 16));
+            }
+        }
+    }
+}
+
+// Each warp stores its own rows, box after box, and waits for none of the others.
+KP_FN void store(const float (&total)[WAVES][BN / 2], u32 base, const TensorMap &d_map, const Args &args, const Tile &t, const Consumer &me) {
+    const u32 mine = base + D_AT + (me.number * 4 + me.warp) * (BOXES * BOX_BYTES);
+#pragma unroll
+    for (int i = 0; i < WAVES * (BN / STORE); i++) {
+        const int w = i / (BN / STORE), box = i % (BN / STORE);
+        const i32 at = me.slab(w) * 64 + me.warp * 16, rows = t.rows - at, col = t.col + box * STORE;
+        if (rows <= 0) break;
+        // Every box of a tile commits one bulk group, so the one that had this memory before is BOXES groups back.
+        const u32 smem = mine + i % BOXES * BOX_BYTES;
+        if (me.lane == 0) {
+            if (i < BOXES) ptx::store_wait_read<0>();
+            else ptx::store_wait_read<BOXES - 1>();
+        }
+        __syncwarp();
+        stage_box(smem, total[w], box, args.alpha, me);
+        // A box may not reach into rows that belong to others.
+        const bool copies = args.d_copies && (GROUPING == 0 || rows >= 16);
+        if (copies) ptx::fence_async_shared();
+        __syncwarp();
+        if (!copies) store_rows(smem, args, t.batch, t.row + at, rows, col, me);
+        if (me.lane == 0) {
+            if (copies && col < args.n) ptx::store_box(&d_map, smem, col, t.row + at, t.batch);
+            ptx::store_commit();
+        }
+    }
+}
+
+KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 number) {
+    const Consumer me = {number, ptx::warp() % 4, ptx::lane()};
+    const i32 blocks = (args.k + BK - 1) / BK;
+    Schedule schedule(args);
+    Tile t;
+    while (schedule.next(t)) {
+        if ((i32)me.slab(0) * 64 >= t.rows || t.col >= args.n) {
+            for (i32 kb = 0; kb < blocks; kb++, s.advance()) s.wait_full(), __syncwarp(), release(s, me);
+            continue;
+        }
+        float total[WAVES][BN / 2];
+#pragma unroll
+        for (int w = 0; w < WAVES; w++) {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) total[w][i] = 0.f;
+        }
+        compute(total, blocks, s, me);
+        store(total, s.base, d_map, args, t, me);
+    }
+    if (me.lane == 0) ptx::store_wait_read<0>();
+}
+
+} // namespace
+
+// --- Entry
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap d_map,
+     const __grid_constant__ Args args) {
+    extern __shared__ __align__(1024) char shared[];
+    Stages s = {ptx::smem_address(shared)};
+    const u32 warp = ptx::warp();
+    if (warp == 0 && ptx::elect()) {
+        ptx::prefetch_map(&a_map), ptx::prefetch_map(&b_map), ptx::prefetch_map(&d_map);
+        for (Stages i = s; i.parity == 0; i.advance()) {
+            ptx::mbarrier_init(i.full(), SCALED ? 33 : 1);
+            ptx::mbarrier_init(i.empty(), CONSUMERS * 4 * CLUSTER);
+        }
+        ptx::mbarrier_init_fence();
+    }
+    if (CLUSTER > 1) ptx::cluster_sync();
+    else __syncthreads();
+    ptx::wait_for_previous_kernel();
+
+    if (warp < 4) {
+        ptx::give_registers<40>();
+        if (warp == 0) load_tiles(a_map, b_map, args, s);
+#if A_SCALE
+        if (warp == 1) load_scales(args, s);
+#endif
+    } else {
+        ptx::take_registers<232>();
+        consume(d_map, args, s, warp / 4 - 1);
+    }
+    ptx::allow_next_kernel();
+    // A block's shared memory must outlive what its neighbours send to it.
+    if (CLUSTER > 1) ptx::cluster_sync();
+}
