@@ -1,0 +1,127 @@
+//! Starting a kernel: the shortest way from a plan to the driver.
+
+use crate::queue::NvidiaQueue;
+use cudarc::driver::sys::{
+    CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchAttributeValue_union__bindgen_ty_1, CUlaunchConfig,
+};
+use kp_hal::Result;
+use std::{ffi::c_void, mem::MaybeUninit, ptr};
+
+/// A kernel of a loaded module. Its device keeps the module for as long as it lives, and a launch needs a queue of that
+/// device, so a copy of the handle is enough.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function {
+    pub(crate) raw: CUfunction,
+    /// What the compiler gave it.
+    pub(crate) resources: Resources,
+}
+
+// SAFETY: a function is a handle that the driver lets any thread use.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// What one kernel takes of a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Resources {
+    /// 32-bit registers of a thread.
+    pub(crate) registers: u32,
+    /// Shared memory fixed when compiling, in bytes of a block.
+    pub(crate) static_shared_bytes: u32,
+    /// Spills and arrays in local memory, in bytes of a thread.
+    pub(crate) local_bytes: u32,
+    /// Most threads a block may have.
+    pub(crate) max_threads: u32,
+}
+
+/// The shape of one launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Config {
+    /// Blocks along x, y and z; none may be 0.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block.
+    pub(crate) block: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub(crate) shared_bytes: u32,
+    /// Blocks of a cluster, along x; 1 for none. Divides `grid[0]`.
+    pub(crate) cluster: u32,
+    /// Programmatic dependent launch: may start before the kernel ahead of it in the stream has ended, and waits for its
+    /// results with `griddepcontrol.wait`.
+    pub(crate) programmatic: bool,
+    /// All blocks run at once and may wait for one another.
+    pub(crate) cooperative: bool,
+}
+
+impl Config {
+    /// `grid` blocks of `block` threads, and nothing special.
+    pub(crate) const fn new(grid: [u32; 3], block: u32) -> Self {
+        Self { grid, block, shared_bytes: 0, cluster: 1, programmatic: false, cooperative: false }
+    }
+}
+
+impl NvidiaQueue {
+    /// Enqueues `function`. Does not allocate, look up or wait; `name` is what a fault will call it.
+    ///
+    /// # Errors
+    /// `Fault` if earlier work failed, `Driver` if the driver refuses the launch, which leaves the queue usable.
+    ///
+    /// # Safety
+    /// - `function` came from this queue's device.
+    /// - `params` has a pointer to a value of the right type for each of its parameters, in order.
+    /// - The memory that it reads and writes is alive until it has run, and nothing unordered with it writes what it
+    ///   reads, or accesses what it writes.
+    #[inline]
+    pub(crate) unsafe fn launch(
+        &mut self,
+        name: &'static str,
+        function: &Function,
+        config: &Config,
+        params: &mut [*mut c_void],
+    ) -> Result<()> {
+        self.usable()?;
+        let context = self.context();
+        context.enter_once()?;
+        let mut attributes = [const { MaybeUninit::<CUlaunchAttribute>::uninit() }; 3];
+        let mut count = 0;
+        let mut set = |id, value| {
+            attributes[count].write(CUlaunchAttribute { id, pad: [0; 4], value });
+            count += 1;
+        };
+        if config.cluster > 1 {
+            let shape = CUlaunchAttributeValue_union__bindgen_ty_1 { x: config.cluster, y: 1, z: 1 };
+            set(
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                CUlaunchAttributeValue { clusterDim: shape },
+            );
+        }
+        if config.programmatic {
+            let allowed = CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+            set(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, allowed);
+        }
+        if config.cooperative {
+            set(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CUlaunchAttributeValue { cooperative: 1 });
+        }
+        let raw = CUlaunchConfig {
+            gridDimX: config.grid[0],
+            gridDimY: config.grid[1],
+            gridDimZ: config.grid[2],
+            blockDimX: config.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: config.shared_bytes,
+            hStream: self.stream().raw(),
+            attrs: attributes.as_mut_ptr().cast(),
+            numAttrs: count as u32,
+        };
+        // SAFETY: the driver copies attributes and parameters before it returns; the rest are the caller's promises.
+        let status = context.retry(|| unsafe {
+            context.api().cuLaunchKernelEx(&raw, function.raw, params.as_mut_ptr(), ptr::null_mut())
+        });
+        if status.is_ok() {
+            self.launched(name);
+            return Ok(());
+        }
+        Err(self.failed(status))
+    }
+}

@@ -1,0 +1,50 @@
+//! The NVIDIA backend of kp.
+//!
+//! The CUDA driver is opened when the program runs; without one, the backend says what it looked for. Kernels are CUDA
+//! C++, compiled for the device's exact architecture when first planned, or before.
+//!
+//! ```text
+//! lib.rs         BACKEND and KERNELS: all the crate offers
+//! driver/        libcuda: functions found by name, results in words, contexts, streams, events
+//! caps.rs        what the driver says of a device → Caps, a pure function
+//! device.rs      listing, opening
+//! memory.rs      a stream-ordered pool; what is dropped is freed when the queues are past it
+//! modules.rs     kernels, compiled and loaded once
+//! timeline.rs    what a device knows of its queues: streams, marks, fences
+//! queue.rs       copies, marks, waiting, scratch
+//! graph.rs       recording and replaying
+//! fault.rs       what is known when work has failed
+//! launch.rs      the shortest way from a plan to the driver
+//! tensor_map.rs  descriptors of tensors for TMA, remembered per queue
+//! compile/       CUDA C++ → cubin
+//! gemm/ …        an op's list, best first; one kernel per file
+//! ```
+
+mod caps;
+mod compile;
+mod device;
+mod driver;
+mod fault;
+mod gemm;
+mod graph;
+mod grouped_gemm;
+mod launch;
+mod memory;
+mod modules;
+mod queue;
+mod tensor_map;
+mod timeline;
+
+pub use device::NvidiaDevice;
+pub use queue::NvidiaQueue;
+
+use kp_hal::{Backend, Kernels};
+
+/// What the backend is called.
+pub(crate) const NAME: &str = "nvidia";
+
+/// The backend: `nvidia`, with every GPU that the driver shows this process.
+pub static BACKEND: &dyn Backend = &device::Nvidia;
+
+/// Every kernel, best first within an op.
+pub static KERNELS: Kernels = Kernels { gemm: gemm::LIST, grouped_gemm: grouped_gemm::LIST, ..Kernels::NONE };

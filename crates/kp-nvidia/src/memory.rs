@@ -1,0 +1,365 @@
+//! Device memory: a stream-ordered pool of our own, and pinned memory of the host.
+//!
+//! An allocation belongs to no queue and may be used by all, so it is valid, for any stream and any library, when `alloc`
+//! returns: the pool's own stream never has work to wait for. Dropping a buffer only notes it. Later, on an allocation or a
+//! sync, a *fence* is put into each queue that is busy, and what was dropped before goes back to the pool when all of its
+//! fences are passed. Queues never wait for one another because memory changes hands, and a launch pays nothing.
+
+use crate::{
+    driver::{Context, Event, NOT_READY, OUT_OF_MEMORY, Status, Stream},
+    timeline::{Fence, Timelines},
+};
+use cudarc::driver::sys::{
+    CUdevice, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation,
+    CUmemLocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool,
+};
+use kp_hal::{Allocation, ErrorKind, MemoryInfo, MemoryKind, Result};
+use std::{
+    collections::VecDeque,
+    fmt,
+    ptr::{self, NonNull},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// What every address is a multiple of.
+const ALIGN: u64 = 256;
+
+/// Dropped bytes that are noted before anybody looks whether they can be freed.
+const NOTED: u64 = 64 << 20;
+
+/// The memory of one device.
+pub(crate) struct Memory {
+    context: Arc<Context>,
+    timelines: Arc<Timelines>,
+    /// Allocations and frees happen here; nothing else does, so it is always idle.
+    stream: Stream,
+    pool: CUmemoryPool,
+    total: u64,
+    /// Most dropped bytes that may wait for their queues: how far the host may run ahead of the device.
+    backlog: u64,
+    dropped: Mutex<Dropped>,
+    /// Devices that were asked whether they reach this memory.
+    peers: Mutex<Vec<CUdevice>>,
+}
+
+// SAFETY: the pool is a handle that the driver lets any thread use; the rest is `Send` by itself.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// Blocks on their way back.
+#[derive(Default)]
+struct Dropped {
+    noted: Vec<Block>,
+    noted_bytes: u64,
+    /// Oldest first.
+    fenced: VecDeque<Batch>,
+    fenced_bytes: u64,
+    /// Events to fence with again.
+    spare: Vec<Event>,
+}
+
+/// Blocks that are free when all events are reached.
+struct Batch {
+    blocks: Vec<Block>,
+    bytes: u64,
+    fences: Vec<Arc<Event>>,
+}
+
+#[derive(Clone, Copy)]
+struct Block {
+    addr: u64,
+    bytes: u64,
+    kind: MemoryKind,
+}
+
+/// One allocation, as `Buffer` owns it.
+pub(crate) struct Held {
+    memory: Arc<Memory>,
+    block: Block,
+}
+
+impl Memory {
+    /// A pool on `context`'s device, which has `total` bytes.
+    ///
+    /// # Errors
+    /// `Driver`.
+    pub(crate) fn new(context: Arc<Context>, timelines: Arc<Timelines>, total: u64) -> Result<Self> {
+        let stream = Stream::new(&context)?;
+        let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: context.device() };
+        let props = CUmemPoolProps {
+            allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            handleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+            location,
+            win32SecurityAttributes: ptr::null_mut(),
+            maxSize: 0,
+            usage: 0,
+            reserved: [0; 54],
+        };
+        let mut pool = ptr::null_mut();
+        // SAFETY: `props` is complete; the pool is destroyed once, by `drop`.
+        unsafe { context.api().cuMemPoolCreate(&mut pool, &props) }.ok()?;
+        let backlog = total / 8;
+        let (dropped, peers) = (Mutex::default(), Mutex::default());
+        let memory = Self { context, timelines, stream, pool, total, backlog, dropped, peers };
+        // Freed memory stays with the pool: giving pages back and mapping them again takes longer than most kernels.
+        memory.set(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
+        Ok(memory)
+    }
+
+    /// Allocates; the contents are arbitrary.
+    ///
+    /// # Errors
+    /// `OutOfMemory`; `Driver`.
+    pub(crate) fn alloc(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Held> {
+        let total = match kind {
+            MemoryKind::Device => self.total,
+            MemoryKind::Pinned => host_memory().total,
+        };
+        let Some(size) = bytes.max(1).checked_next_multiple_of(ALIGN).filter(|&size| size <= total) else {
+            return Err(self.full(bytes, kind)?.into());
+        };
+        self.collect(self.backlog)?;
+        let take = |size| match kind {
+            MemoryKind::Device => self.take(size),
+            MemoryKind::Pinned => self.take_pinned(size),
+        };
+        let (mut status, mut addr) = take(size)?;
+        if status.code == OUT_OF_MEMORY {
+            self.collect(0)?;
+            // SAFETY: the pool is alive. A refusal leaves what there is.
+            let _ = unsafe { self.context.api().cuMemPoolTrimTo(self.pool, 0) };
+            (status, addr) = take(size)?;
+        }
+        match status.code {
+            0 => Ok(Held { memory: self.clone(), block: Block { addr, bytes: size, kind } }),
+            OUT_OF_MEMORY => Err(self.full(bytes, kind)?.into()),
+            _ => Err(self.timelines.refused(status)),
+        }
+    }
+
+    fn take(&self, bytes: u64) -> Result<(Status, u64)> {
+        self.context.enter()?;
+        let mut addr = 0;
+        // SAFETY: pool and stream are alive and of one device.
+        let status = unsafe {
+            self.context.api().cuMemAllocFromPoolAsync(&mut addr, bytes as usize, self.pool, self.stream.raw())
+        };
+        if !status.is_ok() {
+            return Ok((status, 0));
+        }
+        // Until the stream has passed the allocation only the stream may use it.
+        Ok((self.stream.synchronize(), addr))
+    }
+
+    fn take_pinned(&self, bytes: u64) -> Result<(Status, u64)> {
+        /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context. `CU_MEMHOSTALLOC_DEVICEMAP`: addressed by the device.
+        /// Not `WRITECOMBINED`, which the host reads at a hundredth of its speed.
+        const PORTABLE_AND_MAPPED: u32 = 0x1 | 0x2;
+        self.context.enter()?;
+        let mut host = ptr::null_mut();
+        // SAFETY: the context is current.
+        let status = unsafe { self.context.api().cuMemHostAlloc(&mut host, bytes as usize, PORTABLE_AND_MAPPED) };
+        // Under unified addressing, which every 64-bit system has, the device uses the host's own address.
+        Ok((status, host.expose_provenance() as u64))
+    }
+
+    /// Bytes free and in all. What the pool keeps unused counts as free.
+    ///
+    /// # Errors
+    /// `Driver` or `Fault`.
+    pub(crate) fn info(&self) -> Result<MemoryInfo> {
+        self.collect(self.backlog)?;
+        self.context.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the context is current.
+        self.check(unsafe { self.context.api().cuMemGetInfo_v2(&mut free, &mut total) })?;
+        let reserved = self.ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        let used = self.ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+        let total = total as u64;
+        Ok(MemoryInfo { free: (free as u64 + reserved.saturating_sub(used)).min(total), total })
+    }
+
+    fn full(&self, wanted: u64, kind: MemoryKind) -> Result<ErrorKind> {
+        let MemoryInfo { free, total } = match kind {
+            MemoryKind::Device => self.info()?,
+            MemoryKind::Pinned => host_memory(),
+        };
+        Ok(ErrorKind::OutOfMemory { wanted, free, total })
+    }
+
+    /// Frees what the queues are past, waiting until at most `backlog` bytes are left that they may still use.
+    ///
+    /// # Errors
+    /// `Driver`.
+    pub(crate) fn collect(&self, backlog: u64) -> Result<()> {
+        let mut dropped = self.dropped();
+        self.fence(&mut dropped)?;
+        while let Some(batch) = dropped.fenced.front() {
+            if dropped.fenced_bytes > backlog {
+                // A failed wait means a dead context, where nothing uses anything.
+                batch.fences.iter().for_each(|event| drop(event.synchronize()));
+            } else if batch.fences.iter().any(|event| event.query().code == NOT_READY) {
+                break;
+            }
+            let batch = dropped.fenced.pop_front().expect("it was just seen");
+            dropped.fenced_bytes -= batch.bytes;
+            dropped.spare.extend(batch.fences.into_iter().filter_map(Arc::into_inner));
+            batch.blocks.into_iter().for_each(|block| self.free(block));
+        }
+        Ok(())
+    }
+
+    /// Puts a fence behind everything that may use the blocks noted so far.
+    fn fence(&self, dropped: &mut Dropped) -> Result<()> {
+        if dropped.noted.is_empty() {
+            return Ok(());
+        }
+        let mut fences = self.timelines.visitors();
+        for timeline in self.timelines.all() {
+            let spare = || dropped.spare.pop().map_or_else(|| Event::untimed(&self.context), Ok);
+            match timeline.fence(spare)? {
+                Fence::Passed => {}
+                Fence::At(event) => fences.push(event),
+                // Try again later; the events go with the attempt.
+                Fence::Unknown => return Ok(()),
+            }
+        }
+        let (blocks, bytes) = (std::mem::take(&mut dropped.noted), std::mem::take(&mut dropped.noted_bytes));
+        dropped.fenced_bytes += bytes;
+        dropped.fenced.push_back(Batch { blocks, bytes, fences });
+        Ok(())
+    }
+
+    fn free(&self, block: Block) {
+        let api = self.context.api();
+        // A refusal means a dead context, whose memory is gone already.
+        let _ = match block.kind {
+            // SAFETY: allocated from the pool, freed once; every stream that may have used it is past its fence.
+            MemoryKind::Device => unsafe { api.cuMemFreeAsync(block.addr, self.stream.raw()) },
+            // SAFETY: allocated by `take_pinned`; the rest as above.
+            MemoryKind::Pinned => unsafe { api.cuMemFreeHost(ptr::with_exposed_provenance_mut(block.addr as usize)) },
+        };
+    }
+
+    /// Lets device `peer` address this memory, if the hardware can; if not, the driver copies through the host.
+    ///
+    /// # Errors
+    /// `Driver`.
+    pub(crate) fn let_in(&self, peer: CUdevice) -> Result<()> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if peers.contains(&peer) {
+            return Ok(());
+        }
+        let api = self.context.api();
+        let mut can = 0;
+        // SAFETY: both devices came from the driver.
+        self.check(unsafe { api.cuDeviceCanAccessPeer(&mut can, peer, self.context.device()) })?;
+        if can != 0 {
+            let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: peer };
+            let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+            // SAFETY: one description, as said.
+            self.check(unsafe { api.cuMemPoolSetAccess(self.pool, &access, 1) })?;
+        }
+        peers.push(peer);
+        Ok(())
+    }
+
+    fn note(&self, block: Block) {
+        let mut dropped = self.dropped();
+        dropped.noted.push(block);
+        dropped.noted_bytes += block.bytes;
+        let look = dropped.noted_bytes >= NOTED;
+        std::mem::drop(dropped);
+        if look {
+            // A failure leaves the block noted, for the next call that can say so.
+            let _ = self.collect(u64::MAX);
+        }
+    }
+
+    fn dropped(&self) -> MutexGuard<'_, Dropped> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, status: Status) -> Result<()> {
+        if status.is_ok() { Ok(()) } else { Err(self.timelines.refused(status)) }
+    }
+
+    fn set(&self, attribute: CUmemPool_attribute, mut value: u64) -> Result<()> {
+        // SAFETY: the attributes used here are 64-bit numbers.
+        unsafe { self.context.api().cuMemPoolSetAttribute(self.pool, attribute, ptr::from_mut(&mut value).cast()) }.ok()
+    }
+
+    fn ask(&self, attribute: CUmemPool_attribute) -> Result<u64> {
+        let mut value = 0_u64;
+        // SAFETY: the attributes used here are 64-bit numbers.
+        self.check(unsafe {
+            self.context.api().cuMemPoolGetAttribute(self.pool, attribute, ptr::from_mut(&mut value).cast())
+        })?;
+        Ok(value)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // Nobody holds a buffer or a queue any more, but what queues were given last may still run.
+        let _ = self.collect(0);
+        let _ = self.stream.synchronize();
+        // SAFETY: created by `new`, destroyed once.
+        let _ = unsafe { self.context.api().cuMemPoolDestroy(self.pool) };
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("total", &self.total).finish_non_exhaustive()
+    }
+}
+
+impl Held {
+    /// The device's address of the first byte.
+    pub(crate) fn addr(&self) -> u64 {
+        self.block.addr
+    }
+
+    /// How long it is: what was asked for, rounded up.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.block.bytes
+    }
+}
+
+impl Allocation for Held {
+    fn host(&self) -> Option<NonNull<u8>> {
+        match self.block.kind {
+            MemoryKind::Device => None,
+            MemoryKind::Pinned => NonNull::new(ptr::with_exposed_provenance_mut(self.block.addr as usize)),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.memory.note(self.block);
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Block { addr, bytes, kind } = self.block;
+        write!(f, "{bytes} bytes of {kind:?} memory at {addr:#x}")
+    }
+}
+
+/// The host's memory, where the system says; 0 of 0 elsewhere would refuse everything, so it is all there could be.
+fn host_memory() -> MemoryInfo {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| {
+        let kib: u64 =
+            text.lines().find_map(|line| line.strip_prefix(name))?.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib << 10)
+    };
+    match (field("MemAvailable:"), field("MemTotal:")) {
+        (Some(free), Some(total)) => MemoryInfo { free, total },
+        _ => MemoryInfo { free: i64::MAX as u64, total: i64::MAX as u64 },
+    }
+}

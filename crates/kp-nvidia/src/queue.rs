@@ -1,0 +1,304 @@
+//! A queue: one stream, what may be said of its past, and what its launches reuse.
+
+use crate::{
+    device::NvidiaDevice,
+    driver::{Context, Event, NOT_READY, Status, Stream},
+    fault::Launches,
+    graph::Recording,
+    memory::Held,
+    tensor_map::MapCache,
+    timeline::Timeline,
+};
+use kp_hal::{
+    ArgError, Device, DeviceId, Error, ErrorKind, Fault, Graph, MemoryKind, Nanos, Point, Queue, Result, Slice,
+    SliceMut, device::same_length,
+};
+use std::sync::Arc;
+
+/// An in-order stream of work on an NVIDIA GPU.
+pub struct NvidiaQueue {
+    device: Arc<NvidiaDevice>,
+    context: Arc<Context>,
+    timeline: Arc<Timeline>,
+    /// The last mark known to be reached.
+    done: u64,
+    launches: Launches,
+    pub(crate) scratch: Option<Arc<Held>>,
+    pub(crate) maps: MapCache,
+    pub(crate) recording: Option<Recording>,
+    fault: Option<Box<Fault>>,
+}
+
+impl NvidiaQueue {
+    pub(crate) fn new(device: Arc<NvidiaDevice>, stream: Stream, foreign: bool) -> Self {
+        let (context, timeline) = (device.context().clone(), device.timelines().start(stream, foreign));
+        let (launches, maps) = (Launches::new(), MapCache::new());
+        Self { device, context, timeline, done: 0, launches, scratch: None, maps, recording: None, fault: None }
+    }
+
+    /// The CUDA stream, as its pointer value: for other libraries that feed it in turn with kp.
+    pub fn stream_ptr(&self) -> u64 {
+        self.stream().raw() as u64
+    }
+
+    #[inline]
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn owner(&self) -> &Arc<NvidiaDevice> {
+        &self.device
+    }
+
+    #[inline]
+    pub(crate) fn stream(&self) -> &Stream {
+        self.timeline.stream()
+    }
+
+    pub(crate) fn timeline(&self) -> &Timeline {
+        &self.timeline
+    }
+
+    /// The address of the scratch reserved so far; 0 if none was.
+    #[inline]
+    pub(crate) fn scratch(&mut self) -> u64 {
+        if let Some(recording) = &mut self.recording {
+            recording.uses_scratch = true;
+        }
+        self.scratch.as_ref().map_or(0, |scratch| scratch.addr())
+    }
+
+    /// Fails if earlier work did.
+    #[inline]
+    pub(crate) fn usable(&self) -> Result<()> {
+        match &self.fault {
+            None => Ok(()),
+            Some(fault) => Err((**fault).clone().into()),
+        }
+    }
+
+    /// Notes a launch by name.
+    #[inline]
+    pub(crate) fn launched(&mut self, name: &'static str) {
+        match &mut self.recording {
+            None => self.launches.note(name, self.timeline.marks()),
+            Some(recording) => recording.kernels.push(name),
+        }
+    }
+
+    /// The error for a call that failed: a refusal, or, from now on, the fault.
+    #[cold]
+    pub(crate) fn failed(&mut self, status: Status) -> Error {
+        if !status.is_lost() {
+            return status.error().into();
+        }
+        let marks = self.timeline.marks();
+        let fault = self.launches.fault(self.done, marks, status, self.device.timelines());
+        self.fault.insert(Box::new(fault)).as_ref().clone().into()
+    }
+
+    #[inline]
+    pub(crate) fn check(&mut self, status: Status) -> Result<()> {
+        if status.is_ok() { Ok(()) } else { Err(self.failed(status)) }
+    }
+
+    /// Refuses a call that has to finish now, or that names what was submitted, while recording.
+    pub(crate) fn immediate(&self, what: &'static str) -> Result<()> {
+        self.usable()?;
+        if self.recording.is_some() { Err(ErrorKind::NotCapturable { what }.into()) } else { Ok(()) }
+    }
+
+    /// Refuses memory of another device.
+    fn here(&self, operand: &'static str, on: DeviceId) -> Result<()> {
+        let plan = self.device.id();
+        if on == plan { Ok(()) } else { Err(ArgError::WrongDevice { operand, plan, got: on }.into()) }
+    }
+
+    /// Enqueues a copy between addresses of the device or the host.
+    ///
+    /// # Safety
+    /// Both name `bytes` bytes, which nothing unordered with this queue accesses until the copy is done.
+    unsafe fn enqueue_copy(&mut self, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.context.enter_once()?;
+        let (context, stream) = (&self.context, self.stream().raw());
+        // SAFETY: the caller's promise.
+        let status = context.retry(|| unsafe { context.api().cuMemcpyAsync(dst, src, bytes as usize, stream) });
+        self.check(status)
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.context.enter_once()?;
+        let status = self.stream().synchronize();
+        self.check(status)?;
+        self.done = self.timeline.marks();
+        Ok(())
+    }
+}
+
+impl Queue for NvidiaQueue {
+    fn device(&self) -> DeviceId {
+        self.device.id()
+    }
+
+    fn upload(&mut self, dst: SliceMut<'_>, src: &[u8]) -> Result<()> {
+        self.immediate("upload")?;
+        self.here("dst", dst.device())?;
+        same_length(dst.bytes(), src.len() as u64)?;
+        if src.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: both sides are borrowed and have that many bytes, and the driver has taken them from pageable memory
+        // when it returns.
+        unsafe { self.enqueue_copy(dst.addr(), src.as_ptr().expose_provenance() as u64, dst.bytes()) }
+    }
+
+    fn download(&mut self, dst: &mut [u8], src: Slice<'_>) -> Result<()> {
+        self.immediate("download")?;
+        self.here("src", src.device())?;
+        same_length(dst.len() as u64, src.bytes())?;
+        if !dst.is_empty() {
+            let addr = dst.as_mut_ptr().expose_provenance() as u64;
+            // SAFETY: both sides are borrowed and have that many bytes until the queue is empty, below.
+            unsafe { self.enqueue_copy(addr, src.addr(), src.bytes()) }?;
+        }
+        self.synchronize()
+    }
+
+    fn copy(&mut self, dst: SliceMut<'_>, src: Slice<'_>) -> Result<()> {
+        self.usable()?;
+        self.here("dst", dst.device())?;
+        self.here("src", src.device())?;
+        same_length(dst.bytes(), src.bytes())?;
+        if dst.bytes() == 0 {
+            return Ok(());
+        }
+        // SAFETY: both views have that many bytes; they are freed only after this queue is past the copy.
+        unsafe { self.enqueue_copy(dst.addr(), src.addr(), dst.bytes()) }
+    }
+
+    fn copy_from_peer(&mut self, dst: SliceMut<'_>, src: Slice<'_>) -> Result<()> {
+        self.usable()?;
+        self.here("dst", dst.device())?;
+        same_length(dst.bytes(), src.bytes())?;
+        let from = NvidiaDevice::by_id(src.device()).ok_or_else(|| {
+            Error::from(ErrorKind::Unavailable { what: "peer copies", why: "src is on no open NVIDIA device".into() })
+        })?;
+        if from.id() == self.device.id() {
+            return self.copy(dst, src);
+        }
+        self.immediate("a peer copy")?;
+        from.let_in(&self.device)?;
+        self.context.enter_once()?;
+        let (context, stream, bytes) = (&self.context, self.stream().raw(), dst.bytes() as usize);
+        let (to, of) = (context.raw(), from.context().raw());
+        // SAFETY: both views have that many bytes; `dst` is freed after this queue is past the copy, and so is `src`,
+        // because its device is told of the copy below.
+        let status =
+            context.retry(|| unsafe { context.api().cuMemcpyPeerAsync(dst.addr(), to, src.addr(), of, bytes, stream) });
+        self.check(status)?;
+        let last = Event::untimed(&self.context)?;
+        let status = self.stream().record(&last);
+        self.check(status)?;
+        from.timelines().add_visitor(last);
+        Ok(())
+    }
+
+    fn fill(&mut self, dst: SliceMut<'_>, byte: u8) -> Result<()> {
+        self.usable()?;
+        self.here("dst", dst.device())?;
+        if dst.bytes() == 0 {
+            return Ok(());
+        }
+        self.context.enter_once()?;
+        let (context, stream) = (&self.context, self.stream().raw());
+        // SAFETY: the view has that many bytes; they are freed only after this queue is past the fill.
+        let status =
+            context.retry(|| unsafe { context.api().cuMemsetD8Async(dst.addr(), byte, dst.bytes() as usize, stream) });
+        self.check(status)
+    }
+
+    fn mark(&mut self) -> Result<Point> {
+        self.immediate("a mark")?;
+        self.context.enter_once()?;
+        let (point, status) = self.timeline.mark(&self.context)?;
+        self.check(status)?;
+        Ok(point)
+    }
+
+    fn wait(&mut self, point: Point) -> Result<()> {
+        self.immediate("waiting for another queue")?;
+        // What this queue was given before comes before anyway; a queue that is not found has no work left.
+        let Some(other) = self.device.timelines().find(point.queue).filter(|other| !Arc::ptr_eq(other, &self.timeline))
+        else {
+            return Ok(());
+        };
+        let Some(event) = other.at_or_after(point.seq) else { return Ok(()) };
+        self.context.enter_once()?;
+        let status = self.stream().wait(event);
+        self.check(status)
+    }
+
+    fn reached(&mut self, point: Point) -> Result<bool> {
+        self.usable()?;
+        if point.queue != self.timeline.number() || point.seq > self.timeline.marks() {
+            return Ok(false);
+        }
+        if point.seq <= self.done {
+            return Ok(true);
+        }
+        let status = self.timeline.at_or_after(point.seq).expect("marks up to the last have events").query();
+        if status.code == NOT_READY {
+            return Ok(false);
+        }
+        self.check(status)?;
+        self.done = point.seq;
+        Ok(true)
+    }
+
+    fn elapsed(&mut self, from: Point, to: Point) -> Result<Option<Nanos>> {
+        self.usable()?;
+        let own = self.timeline.number();
+        if from.queue != own || to.queue != own {
+            return Ok(None);
+        }
+        let (Some(from), Some(to)) = (self.timeline.at(from.seq), self.timeline.at(to.seq)) else { return Ok(None) };
+        let (time, status) = from.milliseconds_to(to);
+        self.check(status)?;
+        Ok(Some(Nanos::from_secs(f64::from(time) / 1e3)))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.immediate("sync")?;
+        self.synchronize()?;
+        self.device.memory_pool().collect(u64::MAX)
+    }
+
+    fn reserve_scratch(&mut self, bytes: u64) -> Result<()> {
+        if self.scratch.as_ref().map_or(0, |scratch| scratch.bytes()) >= bytes {
+            return self.usable();
+        }
+        self.immediate("growing scratch")?;
+        // The old one first, so that both need not fit; the pool keeps it from others until this queue is past it.
+        self.scratch = None;
+        self.scratch = Some(Arc::new(self.device.memory_pool().alloc(bytes, MemoryKind::Device)?));
+        Ok(())
+    }
+
+    fn begin_capture(&mut self) -> Result<()> {
+        self.begin_recording()
+    }
+
+    fn end_capture(&mut self) -> Result<Box<dyn Graph>> {
+        self.end_recording()
+    }
+}
+
+impl Drop for NvidiaQueue {
+    fn drop(&mut self) {
+        if self.recording.is_some() {
+            // What was recorded is of no use to anybody.
+            let _ = self.end_recording();
+        }
+        self.timeline.end(&self.context);
+    }
+}
