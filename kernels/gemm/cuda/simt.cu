@@ -1,0 +1,554 @@
+// D = A·B for every form of the op, on the ordinary arithmetic units.
+//
+//            BN                 A thread block takes one BM × BN tile of D and walks k in steps of BK. Codes become
+//        ┌────┬────┐            numbers on their way to shared memory, where both operands lie as [k][outer]; four
+//   BM   │ t  │ t  │ MS · SM    elements of one run are a chunk, and chunks of different k are swapped about so that
+//        ├────┼────┤            writing and reading are free of bank conflicts. A thread sums MS × NS pieces of
+//        │ t  │ t  │            SM × SN, spread over the tile. Codes of the next step are loaded before the sums of
+//        └────┴────┘            this one and unpacked after them.
+//         NS · SN
+//
+// Sums are kept in SUM (one multiply-add per element, k ascending, whatever the tile: a row's bits depend on nothing
+// else), what follows in FINISH. With `Gate::Halves` the left half of a tile holds columns of g, the right half theirs of u.
+//
+// Defines: SUM and FINISH (`float`, `double`, SUM also `int`), PLAIN (1: dense f32 rows or columns without scales),
+// TILE (0 large, 1 medium, 2 for few rows).
+// Entry: simt(Params). Grid: up to `tiles` blocks of THREADS; static shared memory only. Limits: none.
+#include "gemm/cuda/simt.cuh"
+
+template <int BM_, int BN_, int BK_, int TY_, int TX_, int MS_, int NS_>
+struct Tile {
+    static constexpr int BM = BM_, BN = BN_, BK = BK_, TY = TY_, TX = TX_, MS = MS_, NS = NS_;
+    static constexpr int THREADS = TX * TY, SM = BM / TY / MS, SN = BN / TX / NS;
+};
+template <int NUMBER_BYTES, int INDEX> struct TileOf;
+template <> struct TileOf<4, 0> { typedef Tile<128, 128, 16, 16, 16, 2, 2> T; };
+template <> struct TileOf<4, 1> { typedef Tile<64, 64, 16, 8, 16, 2, 2> T; };
+template <> struct TileOf<4, 2> { typedef Tile<16, 32, 64, 16, 8, 1, 2> T; };
+template <> struct TileOf<8, 0> { typedef Tile<64, 128, 16, 16, 16, 2, 2> T; };
+template <> struct TileOf<8, 1> { typedef Tile<64, 64, 16, 8, 16, 2, 2> T; };
+template <> struct TileOf<8, 2> { typedef Tile<16, 32, 32, 16, 8, 1, 2> T; };
+
+typedef SUM R;
+typedef FINISH E;
+typedef TileOf<sizeof(R), TILE>::T T;
+
+/// Whether sums are of whole numbers, and scales wait for their end.
+constexpr bool WHOLE = (R)0.5f == (R)0;
+
+template <class N, int COUNT> struct alignas(sizeof(N) * COUNT) Run { N x[COUNT]; };
+template <bool WIDE> struct BitsOf { typedef u32 Word; };
+template <> struct BitsOf<true> { typedef u64 Word; };
+/// Holds one code of whatever the sums are of.
+typedef BitsOf<sizeof(R) == 8>::Word Word;
+
+/// Rows of A that meet one B, and the tile of D that is made of them.
+struct Item {
+    u32 row_batch, b;
+    /// The first row of the tile in A and D, and how many rows from there on are the item's.
+    u32 row, rows;
+    /// The first column of each half of the tile in A·B, and how many from there on exist.
+    u32 col[2], cols[2];
+};
+
+// --- which tile ------------------------------------------------------------------------------------------------------
+
+/// Tile (`i`, `j`) of `place`, in bands of eight tile rows, so that blocks at work together share operands in L2.
+__device__ __forceinline__ void in_bands(u64 place, u32 rows, u32 cols, u32 &i, u32 &j) {
+    u64 band = place / (8ull * cols), within = place - band * 8 * cols;
+    u32 height = min(8u, rows - (u32)band * 8);
+    j = (u32)(within / height);
+    i = (u32)band * 8 + (u32)(within % height);
+}
+
+/// Tile rows of `rows` rows.
+__device__ __forceinline__ u32 tile_rows(u32 rows) { return rows / T::BM + (rows % T::BM != 0); }
+
+/// Finds tile `t`; false if there is none.
+__device__ bool find(const Params &p, u64 t, Item &item) {
+    u32 i, j, rows = p.m;
+    item.row = 0;
+    if (p.d.grouping == Grouping::Contiguous) {
+        // Groups are a few hundred at most, so that each block walks them itself.
+        u32 row_tile = (u32)(t / p.tiles_n), g = 0;
+        j = (u32)(t % p.tiles_n);
+        for (;; ++g) {
+            if (g == p.batch) return false;
+            u32 first = group_number(p, g), end = group_number(p, g + 1);
+            rows = end > first ? end - first : 0;
+            item.row = first;
+            if (row_tile < tile_rows(rows)) break;
+            row_tile -= tile_rows(rows);
+        }
+        i = row_tile;
+        item.row_batch = 0;
+        item.b = g;
+    } else {
+        u64 each = (u64)tile_rows(p.m) * p.tiles_n;
+        item.row_batch = item.b = (u32)(t / each);
+        in_bands(t % each, tile_rows(p.m), p.tiles_n, i, j);
+        if (p.d.grouping == Grouping::Masked) rows = group_number(p, item.b);
+        if (i >= tile_rows(rows)) return false;
+    }
+    item.row += i * T::BM;
+    item.rows = rows - i * T::BM;
+    constexpr u32 HALF = T::BN / 2;
+    if (p.d.gate == Gate::Halves) {
+        u32 first = j * HALF, half = p.n / 2;
+        item.col[0] = first;
+        item.col[1] = first + half;
+        item.cols[0] = item.cols[1] = half - first;
+    } else {
+        u32 first = j * T::BN, left = p.n - first;
+        item.col[0] = first;
+        item.col[1] = first + HALF;
+        item.cols[0] = left;
+        item.cols[1] = left > HALF ? left - HALF : 0;
+    }
+    return true;
+}
+
+// --- loading ---------------------------------------------------------------------------------------------------------
+
+/// Where one chunk of four elements lies: those of one outer row, or of one k.
+struct Chunk {
+    /// Place in the tile.
+    int outer, k;
+    /// Place in the operand, and how many outer rows from there on exist.
+    u32 o, some;
+};
+
+/// Loads tiles of WIDTH outer rows of one operand.
+template <int WIDTH>
+struct Loader {
+    static constexpr int COUNT = WIDTH * T::BK / 4 / T::THREADS;
+    static_assert(WIDTH * T::BK % (4 * T::THREADS) == 0, "whole chunks for every thread");
+
+    const Operand &s;
+    u64 matrix, scales;
+    /// The first outer row of each half of the tile, and how many exist from there on.
+    u32 first[2], some[2];
+    Word codes[COUNT][4];
+
+    __device__ __forceinline__ Loader(const Operand &s, u32 batch, const u32 (&first_)[2], const u32 (&some_)[2])
+        : s(s), matrix(batch * s.stride), scales(batch * s.scale_stride) {
+        for (int h = 0; h < 2; ++h) first[h] = first_[h], some[h] = some_[h];
+    }
+
+    __device__ __forceinline__ Chunk chunk(int i) const {
+        int at = threadIdx.x + i * T::THREADS;
+        Chunk c;
+        if (s.form == Form::Outer) {
+            c.outer = at % (WIDTH / 4) * 4;
+            c.k = at / (WIDTH / 4);
+        } else {
+            c.outer = at / (T::BK / 4);
+            c.k = at % (T::BK / 4) * 4;
+        }
+        int half = c.outer >= WIDTH / 2, in_half = c.outer - half * (WIDTH / 2);
+        u32 there = half ? some[1] : some[0];
+        c.o = (half ? first[1] : first[0]) + in_half;
+        c.some = there > in_half ? there - in_half : 0;
+        return c;
+    }
+
+    /// Index of element (`o`, `i`) of a panel.
+    __device__ __forceinline__ u64 panel_place(u32 o, u32 i) const {
+        u64 width = s.panel_width, depth = s.panel_depth;
+        u64 panel = (s.inner + depth - 1) / depth * depth * width;
+        return o / width * panel + i / depth * depth * width + o % width * depth + i % depth;
+    }
+
+    /// Elements of a chunk from (`c`, inner `i`) on that exist.
+    __device__ __forceinline__ u32 length(const Chunk &c, u32 i) const {
+        if (i >= s.inner || c.some == 0) return 0;
+        return min(s.form == Form::Outer ? c.some : s.inner - i, 4u);
+    }
+
+    /// Starts loading the codes of the step at `k0`.
+    __device__ __forceinline__ void load(u32 k0) {
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) {
+            Chunk c = chunk(n);
+            u32 i = k0 + c.k;
+            u32 length = this->length(c, i);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) codes[n][e] = 0;
+            if (length == 0) continue;
+            bool outer = s.form == Form::Outer;
+            u64 at = matrix + (outer ? (u64)i * s.ld + c.o : (u64)c.o * s.ld + i);
+#if PLAIN
+            const u32 *source = static_cast<const u32 *>(s.codes) + at;
+            if (length == 4 && s.vector) {
+                uint4 x = *reinterpret_cast<const uint4 *>(source);
+                codes[n][0] = x.x, codes[n][1] = x.y, codes[n][2] = x.z, codes[n][3] = x.w;
+            } else {
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                    if (e < length) codes[n][e] = source[e];
+            }
+#else
+            switch (s.form) {
+            case Form::Panel:
+                for (u32 e = 0; e < length; ++e) codes[n][e] = code(matrix + panel_place(c.o, i + e));
+                break;
+            case Form::Sparse: {
+                u64 row = (u64)c.o * s.ld + matrix;
+                codes[n][0] = code(row + i / 2);
+                codes[n][1] = code(row + i / 2 + 1);
+                u64 rows = (u64)s.outer * (s.inner / 8) * (matrix / max(s.stride, 1ull));
+                codes[n][2] = s.meta[rows + (u64)c.o * (s.inner / 8) + i / 8] >> (i % 8) & 15;
+                break;
+            }
+            default: run(at, length, codes[n]);
+            }
+#endif
+        }
+    }
+
+#if !PLAIN
+    __device__ __forceinline__ Word code(u64 at) const {
+        switch (bits_of(s.dtype)) {
+        case 4: return static_cast<const u8 *>(s.codes)[at / 2] >> (at % 2 * 4) & 15;
+        case 8: return static_cast<const u8 *>(s.codes)[at];
+        case 16: return static_cast<const u16 *>(s.codes)[at];
+        case 32: return static_cast<const u32 *>(s.codes)[at];
+        default: return (Word) static_cast<const u64 *>(s.codes)[at];
+        }
+    }
+
+    /// `length` codes from `at` on.
+    __device__ __forceinline__ void run(u64 at, u32 length, Word (&x)[4]) const {
+        u32 bits = bits_of(s.dtype);
+        if (length < 4 || !s.vector) {
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e)
+                if (e < length) x[e] = code(at + e);
+            return;
+        }
+        const u8 *source = static_cast<const u8 *>(s.codes) + at * bits / 8;
+        switch (bits) {
+        case 4: {
+            u32 w = *reinterpret_cast<const u16 *>(source);
+            x[0] = w & 15, x[1] = w >> 4 & 15, x[2] = w >> 8 & 15, x[3] = w >> 12;
+            break;
+        }
+        case 8: {
+            u32 w = *reinterpret_cast<const u32 *>(source);
+            x[0] = w & 255, x[1] = w >> 8 & 255, x[2] = w >> 16 & 255, x[3] = w >> 24;
+            break;
+        }
+        case 16: {
+            uint2 w = *reinterpret_cast<const uint2 *>(source);
+            x[0] = w.x & 0xffff, x[1] = w.x >> 16, x[2] = w.y & 0xffff, x[3] = w.y >> 16;
+            break;
+        }
+        case 32: {
+            uint4 w = *reinterpret_cast<const uint4 *>(source);
+            x[0] = w.x, x[1] = w.y, x[2] = w.z, x[3] = w.w;
+            break;
+        }
+        default: {
+            ulonglong2 low = reinterpret_cast<const ulonglong2 *>(source)[0];
+            ulonglong2 high = reinterpret_cast<const ulonglong2 *>(source)[1];
+            x[0] = (Word)low.x, x[1] = (Word)low.y, x[2] = (Word)high.x, x[3] = (Word)high.y;
+        }
+        }
+    }
+
+    /// The numbers of four codes.
+    __device__ __forceinline__ void values(const Word (&codes)[4], R (&x)[4]) const {
+        if constexpr (sizeof(R) == 8) {
+            if (s.dtype == DType::F64) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) x[e] = __longlong_as_double((i64)codes[e]);
+                return;
+            }
+        }
+        u32 narrow[4] = {(u32)codes[0], (u32)codes[1], (u32)codes[2], (u32)codes[3]};
+        decode_run<R>(s.dtype, narrow, x);
+    }
+
+    /// `x` less its zero point, and times its scale unless sums are whole.
+    __device__ __forceinline__ R scaled(R x, u32 o, u32 i) const {
+        u32 blocks = s.inner / s.block_inner + (s.inner % s.block_inner != 0);
+        u64 at = scales + scale_place(o / s.block_outer, i / s.block_inner, s.scale_outer, s.scale_inner, blocks);
+        if (s.zeros) x -= (R)s.zeros[at];
+        if constexpr (WHOLE) return x;
+        R scale = scale_number<R>(s.scale_dtype, s.scales, at);
+        return x * (s.global ? scale * (R)*s.global : scale);
+    }
+#endif
+
+    /// Unpacks what was loaded at `k0` to `tile`.
+    __device__ __forceinline__ void store(u32 k0, R (*tile)[WIDTH]) {
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) {
+            Chunk c = chunk(n);
+            R x[4];
+#if PLAIN
+#pragma unroll
+            for (int e = 0; e < 4; ++e) x[e] = __uint_as_float(codes[n][e]);
+#else
+            u32 i = k0 + c.k;
+            u32 length = this->length(c, i);
+            bool is_scaled = s.scales != nullptr;
+            values(codes[n], x);
+            u32 present = (1u << length) - 1;
+            if (s.form == Form::Sparse) {
+                u32 low = (u32)codes[n][2] & 3, high = (u32)codes[n][2] >> 2 & 3;
+                present = length == 0 ? 0 : 1u << low | 1u << high;
+                R kept[2] = {x[0], x[1]};
+#pragma unroll
+                for (int e = 0; e < 4; ++e) x[e] = e == low ? kept[0] : kept[1];
+            }
+            bool outer = s.form == Form::Outer;
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                bool is_present = present >> e & 1;
+                if (is_scaled && is_present) x[e] = scaled(x[e], outer ? c.o + e : c.o, outer ? i : i + e);
+                // What is missing is 0, whatever the code 0 means.
+                x[e] = is_present ? x[e] : (R)0;
+            }
+#endif
+            if (s.form == Form::Outer) {
+                Run<R, 4> &run = *reinterpret_cast<Run<R, 4> *>(&tile[c.k][swapped<WIDTH>(c.outer, c.k)]);
+#pragma unroll
+                for (int e = 0; e < 4; ++e) run.x[e] = x[e];
+            } else {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) tile[c.k + e][swapped<WIDTH>(c.outer, c.k)] = x[e];
+            }
+        }
+    }
+
+    /// Where outer row `outer` lies in line `k` of a tile.
+    template <int W>
+    static __device__ __forceinline__ int swapped(int outer, int k) { return W < 32 ? outer : outer ^ ((k / 4 & 3) << 3); }
+};
+
+// --- finishing -------------------------------------------------------------------------------------------------------
+
+template <class N> __device__ __forceinline__ N sigmoid(N x) {
+    // e^x rather than e^-x for negative x, so that nothing overflows and x · sigmoid(x) goes to 0, not NaN.
+    N e = exp(x < (N)0 ? x : -x);
+    return (x < (N)0 ? e : (N)1) / ((N)1 + e);
+}
+
+template <class N> __device__ __noinline__ N activated(Act act, N x) {
+    switch (act) {
+    case Act::Relu: return x < (N)0 ? (N)0 : x;
+    case Act::Gelu: return x * ((N)0.5 * erfc(x * (N)-0.70710678118654752));
+    case Act::GeluTanh: {
+        N u = x * ((N)1 + x * x * (N)0.044715) * (N)0.79788456080286536;
+        return x * sigmoid(u + u);
+    }
+    case Act::Silu: return x * sigmoid(x);
+    case Act::Sigmoid: return sigmoid(x);
+    case Act::Tanh: return tanh(x);
+    default: return x;
+    }
+}
+
+/// As `number` and `encode`, called: what follows the sums is little work, and would be most of the code.
+__device__ __noinline__ E number_of(DType t, const void *codes, u64 i) { return number<E>(t, codes, i); }
+__device__ __noinline__ u64 code_of(DType t, E x) { return encode<E>(t, x); }
+
+/// The scale of outer row `o` of an operand whose rows have one each, or one for all.
+__device__ __forceinline__ E row_scale(const Operand &s, u32 batch, u32 o) {
+    if (s.scales == nullptr) return (E)1;
+    return number_of(s.scale_dtype, s.scales, batch * s.scale_stride + o / s.block_outer * s.scale_outer);
+}
+
+/// alpha · sum + beta · C + bias of element (`row`, `col`) of A·B.
+__device__ __forceinline__ E summed(const Params &p, const Item &item, R sum, u32 row, u32 col) {
+    const Result &d = p.d;
+    E x = (E)sum;
+    if (d.half_sums) x = (E)decode_f16(encode_f16(narrow(x)));
+    if constexpr (WHOLE) x *= row_scale(p.a, item.row_batch, row) * row_scale(p.b, item.b, col);
+    x *= (E)d.alpha;
+    if (d.addend != Addend::None && d.beta != 0.0f) {
+        bool given = d.addend == Addend::Given;
+        u64 tight = ((u64)item.row_batch * p.m + row) * p.n + col;
+        u64 in_d = item.row_batch * d.stride + (d.column_order ? (u64)col * d.ld + row : (u64)row * d.ld + col);
+        x += (E)d.beta * number_of(d.c_dtype, given ? d.c : d.codes, given ? tight : in_d);
+    }
+    if (d.bias) x += number_of(d.bias_dtype, d.bias, (d.grouping != Grouping::None ? (u64)item.b * p.n : 0) + col);
+    return x;
+}
+
+/// Adds the residual to `count` neighbours of row `row` of D and stores them.
+__device__ __forceinline__ void put(const Params &p, const Item &item, u32 row, u32 col, E (&x)[4], u32 count) {
+    const Result &d = p.d;
+    u64 at = item.row_batch * d.stride + (d.column_order ? (u64)col * d.ld + row : (u64)row * d.ld + col);
+    u64 step = d.column_order ? d.ld : 1;
+    if (d.residual) {
+#pragma unroll
+        for (u32 e = 0; e < 4; ++e)
+            if (e < count) x[e] += number_of(d.residual_dtype, d.residual, at + e * step);
+    }
+    if (d.stage) {
+        E *stage = static_cast<E *>(d.stage) + ((u64)item.row_batch * p.m + row) * d.cols + col;
+#pragma unroll
+        for (u32 e = 0; e < 4; ++e)
+            if (e < count) stage[e] = x[e];
+        return;
+    }
+    u32 bytes = bits_of(d.dtype) / 8;
+    u8 *target = static_cast<u8 *>(d.codes) + at * bytes;
+    u64 codes[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) codes[e] = code_of(d.dtype, x[e]);
+    bool whole = count == 4 && step == 1 && reinterpret_cast<u64>(target) % (4 * bytes) == 0;
+    if (whole && bytes == 4) {
+        *reinterpret_cast<uint4 *>(target) = make_uint4((u32)codes[0], (u32)codes[1], (u32)codes[2], (u32)codes[3]);
+    } else if (whole && bytes == 2) {
+        *reinterpret_cast<uint2 *>(target) = make_uint2((u32)(codes[0] | codes[1] << 16), (u32)(codes[2] | codes[3] << 16));
+    } else {
+#pragma unroll
+        for (u32 e = 0; e < 4; ++e) {
+            if (e >= count) break;
+            u8 *to = target + e * step * bytes;
+            switch (bytes) {
+            case 1: *to = (u8)codes[e]; break;
+            case 2: *reinterpret_cast<u16 *>(to) = (u16)codes[e]; break;
+            case 4: *reinterpret_cast<u32 *>(to) = (u32)codes[e]; break;
+            default: *reinterpret_cast<u64 *>(to) = codes[e];
+            }
+        }
+    }
+}
+
+/// Finishes four columns of A·B from `at` in the tile on, or eight if they are gated by halves.
+__device__ __forceinline__ void finish(const Params &p, const Item &item, u32 row, u32 at, const R *sums) {
+    E x[4], u[4];
+    Gate gate = p.d.gate;
+    constexpr u32 HALF = T::BN / 2;
+    u32 half = at >= HALF, offset = at - half * HALF;
+    u32 there = half ? item.cols[1] : item.cols[0];
+    if (offset >= there) return;
+    u32 count = min(there - offset, 4u), col = (half ? item.col[1] : item.col[0]) + offset;
+#pragma unroll
+    for (u32 e = 0; e < 4; ++e) x[e] = e < count ? summed(p, item, sums[at + e], row, col + e) : (E)0;
+    if (gate == Gate::Halves) {
+#pragma unroll
+        for (u32 e = 0; e < 4; ++e)
+            u[e] = e < count ? summed(p, item, sums[HALF + at + e], row, item.col[1] + offset + e) : (E)0;
+    }
+    if (gate == Gate::Pairs) {
+        u[0] = x[1], u[1] = x[3];
+        x[1] = x[2];
+        col /= 2, count /= 2;
+    }
+    if (p.d.act != Act::Identity) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[e] = activated(p.d.act, x[e]);
+    }
+    if (gate != Gate::None) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[e] *= u[e];
+    }
+    put(p, item, row, col, x, count);
+}
+
+/// Finishes the rows of D whose sums lie in shared memory: row `r` of `sums` is row `row_of(r)` of the tile.
+__device__ __forceinline__ void finish_rows(const Params &p, const Item &item, int h, const R (*sums)[T::BN]) {
+    constexpr u32 ROWS = T::BM / T::MS;
+    // Of a tile gated by halves, only the left half is columns of D.
+    u32 width = (p.d.gate == Gate::Halves ? T::BN / 2 : T::BN) / 4;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < ROWS * width; i += T::THREADS) {
+        u32 r = p.d.column_order ? i % ROWS : i / width, at = (p.d.column_order ? i / ROWS : i % width) * 4;
+        u32 within = h * ROWS + r;
+        if (within < item.rows) finish(p, item, item.row + within, at, sums[r]);
+    }
+}
+
+// --- summing ---------------------------------------------------------------------------------------------------------
+
+/// Loads a piece of COUNT neighbours.
+template <int COUNT>
+__device__ __forceinline__ void piece(const R *from, R *to) {
+    // 16 bytes at a time at most.
+    constexpr int AT_ONCE = COUNT * sizeof(R) > 16 ? 16 / sizeof(R) : COUNT;
+#pragma unroll
+    for (int i = 0; i < COUNT; i += AT_ONCE) {
+        Run<R, AT_ONCE> run = *reinterpret_cast<const Run<R, AT_ONCE> *>(from + i);
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; ++e) to[i + e] = run.x[e];
+    }
+}
+
+struct Tiles {
+    R a[T::BK][T::BM];
+    R b[T::BK][T::BN];
+};
+
+__device__ __forceinline__ void multiply(const Tiles &s, int ty, int tx, R (&sums)[T::MS * T::SM][T::NS * T::SN]) {
+#pragma unroll
+    for (int k = 0; k < T::BK; ++k) {
+        R a[T::MS * T::SM], b[T::NS * T::SN];
+#pragma unroll
+        for (int h = 0; h < T::MS; ++h)
+            piece<T::SM>(&s.a[k][Loader<T::BM>::swapped<T::BM>(h * (T::BM / T::MS) + ty * T::SM, k)], a + h * T::SM);
+#pragma unroll
+        for (int h = 0; h < T::NS; ++h)
+            piece<T::SN>(&s.b[k][Loader<T::BN>::swapped<T::BN>(h * (T::BN / T::NS) + tx * T::SN, k)], b + h * T::SN);
+#pragma unroll
+        for (int i = 0; i < T::MS * T::SM; ++i)
+#pragma unroll
+            for (int j = 0; j < T::NS * T::SN; ++j) sums[i][j] += a[i] * b[j];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(T::THREADS, T::THREADS >= 256 ? 2 : 1)
+simt(const __grid_constant__ Params p) {
+    __shared__ __align__(16) Tiles tiles[2];
+    // A warp covers 4 × 8 threads, so that it reads few different pieces of both operands.
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    constexpr int WARPS_X = T::TX / 8;
+    int ty = warp / WARPS_X * 4 + lane / 8, tx = warp % WARPS_X * 8 + lane % 8;
+    for (u64 t = blockIdx.x; t < p.tiles; t += gridDim.x) {
+        Item item;
+        if (!find(p, t, item)) continue;
+        R sums[T::MS * T::SM][T::NS * T::SN];
+#pragma unroll
+        for (int i = 0; i < T::MS * T::SM; ++i)
+#pragma unroll
+            for (int j = 0; j < T::NS * T::SN; ++j) sums[i][j] = (R)0;
+        u32 rows[2] = {item.row, item.row + T::BM / 2};
+        u32 some[2] = {item.rows, item.rows > T::BM / 2 ? item.rows - T::BM / 2 : 0};
+        Loader<T::BM> a(p.a, item.row_batch, rows, some);
+        Loader<T::BN> b(p.b, item.b, item.col, item.cols);
+        if (p.k > 0) {
+            a.load(0), b.load(0);
+            a.store(0, tiles[0].a), b.store(0, tiles[0].b);
+        }
+        __syncthreads();
+        int stage = 0;
+        for (u32 k = 0; k < p.k; stage ^= 1) {
+            u32 next = p.k - k > T::BK ? k + T::BK : p.k;
+            if (next < p.k) a.load(next), b.load(next);
+            multiply(tiles[stage], ty, tx, sums);
+            if (next < p.k) a.store(next, tiles[stage ^ 1].a), b.store(next, tiles[stage ^ 1].b);
+            __syncthreads();
+            k = next;
+        }
+        // By way of shared memory, so that neighbours finish neighbours and the code for it stands here once.
+        R(*finished)[T::BN] = reinterpret_cast<R(*)[T::BN]>(&tiles[0]);
+        static_assert(sizeof(tiles) >= sizeof(R) * T::BM / T::MS * T::BN, "room for a part of the tile");
+#pragma unroll 1
+        for (int h = 0; h < T::MS; ++h) {
+#pragma unroll
+            for (int i = 0; i < T::MS * T::SM; ++i) {
+                if (i / T::SM != h) continue;
+#pragma unroll
+                for (int j = 0; j < T::NS * T::SN; ++j)
+                    finished[ty * T::SM + i % T::SM][j / T::SN * (T::BN / T::NS) + tx * T::SN + j % T::SN] = sums[i][j];
+            }
+            __syncthreads();
+            finish_rows(p, item, h, finished);
+            __syncthreads();
+        }
+    }
+}

@@ -1,0 +1,377 @@
+// D = act(alpha · A·B + beta · C + bias) + residual on sm_90a: 16-bit and 8-bit floats, sums in f32.
+//
+//     block     1 warpgroup that copies + KP_WARPGROUPS that multiply; 128 threads each
+//     tile      KP_BM x KP_BN of D per block, or per warpgroup if KP_PINGPONG; 128 bytes of k per stage
+//     cluster   KP_SHARE_B: 2 tiles along m, each loads half of their B for both; KP_SHARE_A: 2 along n, half of A
+//
+//              n                      one stage of a 128 x 256 tile, bf16
+//         +----------+                  A  128 rows x 128 bytes   warpgroup 0: rows 0 to 63, all columns
+//       m | w0       |                  B  256 rows x 128 bytes   warpgroup 1: rows 64 to 127
+//         | w1       |                KP_STAGES of them, then KP_BUFFERS slabs of D per warpgroup
+//         +----------+
+//
+// Blocks are persistent: each (or each cluster) takes the items of `Schedule`. Multiplying warpgroups do not wait for each other, so one
+// stores its tile while the other multiplies. All tensor maps have 3 dimensions (contiguous, rows, batch), zeros outside, and
+//     A  k-major: box {128 bytes, A_BOX rows}     m-major (KP_A_MN): box {64, 64 of k}      128-byte swizzle
+//     B  k-major: box {128 bytes, B_BOX rows}     n-major (KP_B_MN): box {64, 64 of k}      128-byte swizzle
+//     D  box {`Store::WIDTH` bytes, 64 rows}, swizzle of that width
+// A_BOX is KP_BM, halved if KP_SHARE_A; B_BOX is KP_BN (at most 256), halved if KP_SHARE_B or the gate is HALVES.
+//
+// Launch: grid a multiple of the cluster, at most what fits the device at once if tiles are streamed; block 128 (1 + KP_WARPGROUPS);
+// dynamic shared memory `Config::SHARED`; attribute programmatic stream serialization allowed. Streamed tiles need at least one k block
+// per cluster in all. `partials` holds, per block, a tile in f32;
+// `flags`, per block and multiplying warpgroup, a u32 that is 0 before the launch and again after it. Both are read only if tiles are streamed.
+#include "common/cuda/wgmma.cuh"
+#include "gemm/cuda/sm90_epilogue.cuh"
+
+#ifndef KP_TYPES // BF16, F16, E4M3, E5M2, E4M3_E5M2, E5M2_E4M3: of A and B
+#define KP_TYPES BF16
+#endif
+#ifndef KP_D // BF16, F16, F32, E4M3, E5M2
+#define KP_D BF16
+#endif
+#ifndef KP_A_MN // A's columns are contiguous; 16-bit types only
+#define KP_A_MN 0
+#endif
+#ifndef KP_B_MN // B's rows are contiguous; 16-bit types only
+#define KP_B_MN 0
+#endif
+#ifndef KP_BM
+#define KP_BM 128
+#endif
+#ifndef KP_BN
+#define KP_BN 256
+#endif
+#ifndef KP_STAGES
+#define KP_STAGES 4
+#endif
+#ifndef KP_BUFFERS
+#define KP_BUFFERS 2
+#endif
+#ifndef KP_WARPGROUPS
+#define KP_WARPGROUPS 2
+#endif
+#ifndef KP_PINGPONG // each warpgroup has tiles of its own
+#define KP_PINGPONG 0
+#endif
+#ifndef KP_SHARE_A
+#define KP_SHARE_A 0
+#endif
+#ifndef KP_SHARE_B
+#define KP_SHARE_B 0
+#endif
+#ifndef KP_IN_FLIGHT // k blocks whose products may be under way when the next ones are issued: 0 or 1
+#define KP_IN_FLIGHT 1
+#endif
+#ifndef KP_PROMOTE // every so many k blocks, sums move to accumulators of full precision; 0 is never
+#define KP_PROMOTE 0
+#endif
+#ifndef KP_KEEP_A
+#define KP_KEEP_A KEEP_NORMAL
+#endif
+#ifndef KP_KEEP_B
+#define KP_KEEP_B KEEP_NORMAL
+#endif
+#ifndef KP_SCALE // NONE, TENSOR, ROW
+#define KP_SCALE NONE
+#endif
+#ifndef KP_C // NONE, F32, F16, BF16
+#define KP_C NONE
+#endif
+#ifndef KP_BIAS
+#define KP_BIAS NONE
+#endif
+#ifndef KP_RESIDUAL
+#define KP_RESIDUAL NONE
+#endif
+#ifndef KP_ACT // IDENTITY, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH
+#define KP_ACT IDENTITY
+#endif
+#ifndef KP_GATE // NONE, HALVES, PAIRS
+#define KP_GATE NONE
+#endif
+
+struct Config {
+    static constexpr WgmmaType TYPES = WgmmaType::KP_TYPES;
+    static constexpr bool WIDE = TYPES == WgmmaType::BF16 || TYPES == WgmmaType::F16;
+    static constexpr Type D = Type::KP_D, C = Type::KP_C, BIAS = Type::KP_BIAS, RESIDUAL = Type::KP_RESIDUAL;
+    static constexpr Act ACT = Act::KP_ACT;
+    static constexpr Gate GATE = Gate::KP_GATE;
+    static constexpr Scale SCALE = Scale::KP_SCALE;
+    static constexpr int BUFFERS = KP_BUFFERS, STAGES = KP_STAGES, WARPGROUPS = KP_WARPGROUPS, PROMOTE = KP_PROMOTE;
+    static constexpr int A_MN = KP_A_MN, B_MN = KP_B_MN;
+
+    // Elements of k in a stage, and k steps of a wgmma in it: always 4 of 32 bytes.
+    static constexpr int BK = WIDE ? 64 : 128;
+    // Warpgroups that share a tile; they part its rows as long as each gets 64, then its columns.
+    static constexpr int TEAM = KP_PINGPONG ? 1 : WARPGROUPS;
+    static constexpr int TEAM_M = KP_BM / 64 < TEAM ? KP_BM / 64 : TEAM, TEAM_N = TEAM / TEAM_M;
+    static constexpr int WM = KP_BM / TEAM_M, WN = KP_BN / TEAM_N;
+    static constexpr int MI = WM / 64;
+
+    static constexpr int SHARE = KP_SHARE_A || KP_SHARE_B ? 2 : 1;
+    static constexpr int A_BOXES = A_MN ? KP_BM / 64 : KP_SHARE_A ? 2 : 1;
+    static constexpr int B_BOXES = B_MN ? KP_BN / 64 : KP_SHARE_B || GATE == Gate::HALVES ? 2 : 1;
+    static constexpr int A_BYTES = KP_BM * 128, B_BYTES = KP_BN * 128, STAGE = A_BYTES + B_BYTES;
+
+    using Out = Store<Config, WM, WN>;
+    static constexpr int STAGING = BUFFERS * Out::SLAB;
+    static constexpr int BARRIERS = STAGES * STAGE + WARPGROUPS * STAGING;
+    // 1024 to align the base by hand.
+    static constexpr int SHARED = 1024 + BARRIERS + 2 * STAGES * 8;
+
+    static_assert(!(KP_SHARE_A && KP_SHARE_B), "a cluster shares one operand");
+    static_assert(TEAM_M * TEAM_N == TEAM && WM % 64 == 0 && WM * TEAM_M == KP_BM, "warpgroups part the tile");
+    static_assert(TEAM_N == 1 || GATE != Gate::HALVES, "both halves of a gate are one warpgroup's");
+    static_assert(WIDE || (!A_MN && !B_MN), "8-bit operands are k-major");
+    static_assert(A_BOXES % (KP_SHARE_A + 1) == 0 && B_BOXES % (KP_SHARE_B + 1) == 0, "each block of a cluster loads half of the boxes");
+    static_assert(SHARED <= 232448, "shared memory of a block");
+};
+
+struct Params {
+    Tiles tiles;
+    // 0 if one matrix serves the whole batch.
+    u32 a_batched, b_batched;
+    Epilogue epilogue;
+    float *partials;
+    u32 *flags;
+};
+
+// The ring of stages as one role sees it.
+struct Ring {
+    u32 base;
+    u32 stage = 0, parity = 0;
+
+    KP_FN u32 full() const { return base + Config::BARRIERS + stage * 8; }
+    KP_FN u32 empty() const { return full() + Config::STAGES * 8; }
+    KP_FN u32 a() const { return base + stage * Config::STAGE; }
+    KP_FN u32 b() const { return a() + Config::A_BYTES; }
+    KP_FN void step() {
+        if (++stage == Config::STAGES) stage = 0, parity ^= 1;
+    }
+    KP_FN void skip(u32 n) {
+        stage += n;
+        parity ^= stage / Config::STAGES & 1;
+        stage %= Config::STAGES;
+    }
+};
+
+// Columns of the product where tile `n` begins, and where its box `i` begins.
+KP_FN u32 tile_column(u32 n) { return n * (KP_BN / (Config::GATE == Gate::HALVES ? 2 : 1)); }
+KP_FN u32 box_column(const Params &p, u32 n, int i) {
+    constexpr int BOX = KP_BN / Config::B_BOXES;
+    if (Config::GATE != Gate::HALVES) return n * KP_BN + i * BOX;
+    bool second = i * BOX >= KP_BN / 2;
+    return tile_column(n) + i * BOX + (second ? p.epilogue.n / 2 - KP_BN / 2 : 0);
+}
+
+// The copying thread.
+KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, Ring ring, Schedule schedule, u32 rank) {
+    constexpr u16 ALL = (1 << Config::SHARE) - 1;
+    Item item;
+    while (schedule.next(item)) {
+        u32 m = (KP_SHARE_B ? 2 * item.m + rank : item.m) * KP_BM, n = KP_SHARE_A ? 2 * item.n + rank : item.n;
+        u32 a_batch = p.a_batched ? item.batch : 0, b_batch = p.b_batched ? item.batch : 0;
+        for (u32 k = item.begin; k < item.end; k++, ring.step()) {
+            ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
+            ptx::mbarrier_expect(ring.full(), Config::STAGE);
+#pragma unroll
+            for (int i = 0; i < Config::A_BOXES; i++) {
+                if (KP_SHARE_A && i % 2 != rank) continue;
+                u32 to = ring.a() + i * (Config::A_BYTES / Config::A_BOXES), row = m + i * (KP_BM / Config::A_BOXES);
+                i32 x = Config::A_MN ? row : k * Config::BK, y = Config::A_MN ? k * Config::BK : row;
+                if (KP_SHARE_A) ptx::load_box_multicast(to, a, ring.full(), x, y, a_batch, ALL, ptx::KP_KEEP_A);
+                else ptx::load_box(to, a, ring.full(), x, y, a_batch, ptx::KP_KEEP_A);
+            }
+#pragma unroll
+            for (int i = 0; i < Config::B_BOXES; i++) {
+                if (KP_SHARE_B && i % 2 != rank) continue;
+                u32 to = ring.b() + i * (Config::B_BYTES / Config::B_BOXES), column = box_column(p, n, i);
+                i32 x = Config::B_MN ? column : k * Config::BK, y = Config::B_MN ? k * Config::BK : column;
+                if (KP_SHARE_B) ptx::load_box_multicast(to, b, ring.full(), x, y, b_batch, ALL, ptx::KP_KEEP_B);
+                else ptx::load_box(to, b, ring.full(), x, y, b_batch, ptx::KP_KEEP_B);
+            }
+        }
+    }
+}
+
+// The sums of one warpgroup: MI x 64 rows, WN columns.
+struct Sums {
+    float d[Config::MI][Config::WN / 2];
+};
+
+// A warp tells all blocks whose copies land in this stage that it is done with it.
+KP_FN void release(u32 empty) {
+    if (Config::SHARE > 1) {
+        if (ptx::lane() < Config::SHARE) ptx::mbarrier_arrive_at(empty, ptx::lane());
+    } else if (ptx::elect()) ptx::mbarrier_arrive(empty);
+}
+
+// Issues the products of the ring's stage.
+KP_FN void issue(Sums &sums, const Ring &ring, u32 team_m, u32 team_n, u32 accumulate) {
+    // One slab of an MN-major operand: 64 of m or n.
+    constexpr int SLAB = Config::BK * 128;
+    u32 a_at = ring.a() + team_m * Config::WM * 128, b_at = ring.b() + team_n * Config::WN * 128;
+    u64 a = Config::A_MN ? wgmma::mn_major<Config::BK>(a_at) : wgmma::k_major(a_at);
+    u64 b = Config::B_MN ? wgmma::mn_major<Config::BK>(b_at) : wgmma::k_major(b_at);
+    static_assert(!Config::A_MN || SLAB == 64 * 128, "an m64 part of A is one slab either way");
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+#pragma unroll
+        for (int i = 0; i < Config::MI; i++)
+            Wgmma<Config::WN>::mma<Config::TYPES, Config::A_MN, Config::B_MN>(
+                sums.d[i], a + (Config::A_MN ? 128 : 2) * step + i * (64 * 128 >> 4), b + (Config::B_MN ? 128 : 2) * step, accumulate | step);
+}
+
+// Sums the item's k blocks.
+KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n) {
+    u32 before = 0;
+    for (u32 k = item.begin; k < item.end; k++) {
+        ptx::mbarrier_wait(ring.full(), ring.parity);
+        wgmma::fence();
+        issue(sums, ring, team_m, team_n, k - item.begin);
+        wgmma::commit();
+        if (KP_IN_FLIGHT == 0) {
+            wgmma::wait<0>();
+            release(ring.empty());
+        } else {
+            if (k > item.begin) {
+                wgmma::wait<1>();
+                release(before);
+            }
+            before = ring.empty();
+        }
+        ring.step();
+    }
+    if (KP_IN_FLIGHT) {
+        wgmma::wait<0>();
+        release(before);
+    }
+#pragma unroll
+    for (int i = 0; i < Config::MI; i++) wgmma::pin(sums.d[i]);
+}
+
+// The same for 8-bit types, whose tensor cores keep fewer bits: every PROMOTE blocks the sums are added to f32.
+KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n) {
+    sums = {};
+    Sums part;
+    for (u32 k = item.begin; k < item.end;) {
+        for (u32 first = k, last = min(item.end, k + Config::PROMOTE); k < last; k++, ring.step()) {
+            ptx::mbarrier_wait(ring.full(), ring.parity);
+            wgmma::fence();
+            issue(part, ring, team_m, team_n, k - first);
+            wgmma::commit();
+            wgmma::wait<0>();
+            release(ring.empty());
+        }
+#pragma unroll
+        for (int i = 0; i < Config::MI; i++) {
+            wgmma::pin(part.d[i]);
+#pragma unroll
+            for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part.d[i][j];
+        }
+    }
+}
+
+// Where block `rank` of cluster `c` leaves the sums of the warpgroup `team`, and how it tells.
+KP_FN float4 *partial(const Params &p, u32 c, u32 rank, u32 team, u32 thread) {
+    u64 slot = ((u64)c * Config::SHARE + rank) * Config::TEAM + team;
+    return (float4 *)p.partials + slot * (Config::MI * Config::WN / 8 * 128) + thread;
+}
+KP_FN u32 *flag(const Params &p, u32 c, u32 rank, u32 team) { return p.flags + (c * Config::SHARE + rank) * Config::TEAM + team; }
+
+KP_FN void leave(const Params &p, const Sums &sums, const Schedule &s, u32 rank, u32 team, u32 thread, u32 barrier) {
+    float4 *to = partial(p, s.cluster, rank, team, thread);
+#pragma unroll
+    for (int i = 0; i < Config::MI; i++)
+#pragma unroll
+        for (int j = 0; j < Config::WN / 8; j++)
+            __stcg(to + (i * (Config::WN / 8) + j) * 128,
+                   float4{sums.d[i][4 * j], sums.d[i][4 * j + 1], sums.d[i][4 * j + 2], sums.d[i][4 * j + 3]});
+    __threadfence();
+    ptx::sync_threads(barrier, 128);
+    if (thread == 0) ptx::store_release(flag(p, s.cluster, rank, team), 1);
+}
+
+// Adds what the clusters after this one left of the same tile, whose blocks from `item.end` on they summed.
+KP_FN void gather(const Params &p, Sums &sums, const Schedule &s, const Item &item, u32 rank, u32 team, u32 thread, u32 barrier) {
+    u32 tile_end = s.end - item.end + s.tiles.k;
+    for (u32 c = s.cluster + 1;; c++) {
+        u32 *ready = flag(p, c, rank, team);
+        if (thread == 0) {
+            while (ptx::load_acquire(ready) == 0) {}
+            ptx::store_relaxed(ready, 0);
+        }
+        ptx::sync_threads(barrier, 128);
+        const float4 *from = partial(p, c, rank, team, thread);
+#pragma unroll
+        for (int i = 0; i < Config::MI; i++)
+#pragma unroll
+            for (int j = 0; j < Config::WN / 8; j++) {
+                float4 x = __ldcg(from + (i * (Config::WN / 8) + j) * 128);
+                sums.d[i][4 * j] += x.x, sums.d[i][4 * j + 1] += x.y, sums.d[i][4 * j + 2] += x.z, sums.d[i][4 * j + 3] += x.w;
+            }
+        if (s.bound(c + 1) >= tile_end) return;
+    }
+}
+
+// A multiplying warpgroup.
+KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, Schedule schedule, u32 rank, u32 group) {
+    u32 team = KP_PINGPONG ? 0 : group, team_m = team % Config::TEAM_M, team_n = team / Config::TEAM_M;
+    u32 thread = threadIdx.x % 128, barrier = 1 + group;
+    typename Config::Out out{p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread, 0};
+    Item item;
+    for (u32 turn = 0; schedule.next(item); turn++) {
+        if (KP_PINGPONG && turn % Config::WARPGROUPS != group) {
+            ring.skip(item.end - item.begin);
+            continue;
+        }
+        Sums sums;
+        if constexpr (Config::PROMOTE > 0) multiply_promoted(sums, ring, item, team_m, team_n);
+        else multiply(sums, ring, item, team_m, team_n);
+        if (item.begin != 0) {
+            leave(p, sums, schedule, rank, team, thread, barrier);
+            continue;
+        }
+        if (item.end != p.tiles.k) gather(p, sums, schedule, item, rank, team, thread, barrier);
+        u32 m = (KP_SHARE_B ? 2 * item.m + rank : item.m) * KP_BM + team_m * Config::WM;
+        u32 n = tile_column(KP_SHARE_A ? 2 * item.n + rank : item.n) + team_n * Config::WN;
+        u32 corner = Config::GATE == Gate::PAIRS ? n / 2 : n;
+#pragma unroll
+        for (int i = 0; i < Config::MI; i++) out.rows(sums.d[i], m + 64 * i, corner, item.batch);
+    }
+    if (thread == 0) ptx::store_wait_read<0>();
+}
+
+extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), 1)
+    gemm(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap d,
+         const __grid_constant__ Params p) {
+    extern __shared__ u8 shared[];
+    Ring ring{(ptx::smem_address(shared) + 1023) & ~1023u};
+    u32 warp = ptx::warp(), rank = Config::SHARE > 1 ? ptx::cluster_rank() : 0;
+    if (warp == 0 && ptx::elect()) {
+        ptx::prefetch_map(&a), ptx::prefetch_map(&b), ptx::prefetch_map(&d);
+        for (Ring r = ring; r.parity == 0; r.step()) {
+            ptx::mbarrier_init(r.full(), 1);
+            ptx::mbarrier_init(r.empty(), Config::SHARE * Config::TEAM * 4);
+        }
+        ptx::mbarrier_init_fence();
+    }
+    __syncwarp();
+    if (Config::SHARE > 1) ptx::cluster_sync();
+    else __syncthreads();
+    ptx::wait_for_previous_kernel();
+    ptx::allow_next_kernel();
+
+    Schedule schedule(p.tiles, blockIdx.x / Config::SHARE, gridDim.x / Config::SHARE);
+    if (warp < 4) {
+        ptx::give_registers<KP_WARPGROUPS == 3 ? 32 : 40>();
+        if (warp == 0 && ptx::elect()) load(p, &a, &b, ring, schedule, rank);
+        __syncwarp();
+    } else {
+        ptx::take_registers<KP_WARPGROUPS == 3 ? 160 : KP_WARPGROUPS == 1 ? 248 : 232>();
+        consume(p, &d, ring, schedule, rank, warp / 4 - 1);
+    }
+    // A block's shared memory outlives what its neighbour still sends to it.
+    if (Config::SHARE > 1) ptx::cluster_sync();
+}
