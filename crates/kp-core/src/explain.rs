@@ -53,6 +53,8 @@ pub struct Row {
     pub measured: bool,
     /// What fraction of this time the floor is: 1 is perfect.
     pub of_floor: f64,
+    /// What the kernel says of the choice: `pads m from 1 to 64`.
+    pub note: Option<String>,
     /// Why it could not be planned, if it was tried and could not.
     pub failed: Option<String>,
 }
@@ -82,6 +84,7 @@ impl Explanation {
             time: c.time(),
             measured: c.measured.is_some(),
             of_floor: floor.0 as f64 / c.time().0.max(1) as f64,
+            note: c.kernel.note(caps, problem, c.variant).map(Into::into),
             failed: failed.iter().find(|(label, _)| *label == c.label()).map(|(_, why)| why.clone()),
         };
         Self {
@@ -136,7 +139,7 @@ impl fmt::Display for Explanation {
         let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let mut place = 0;
         for row in &self.candidates {
-            let Row { label, time, measured, of_floor, failed } = row;
+            let Row { label, time, measured, of_floor, note, failed } = row;
             if let Some(why) = failed {
                 writeln!(f, "  !  {label:<width$}  cannot be planned: {why}")?;
                 continue;
@@ -144,7 +147,11 @@ impl fmt::Display for Explanation {
             place += 1;
             let how = if *measured { "measured" } else { "estimated" };
             write!(f, "{place:>3}  {label:<width$}  {:>8}  {how:<9}", time.to_string())?;
-            writeln!(f, "  {:>13}  {:>3.0}% of the floor", self.rate(*time), 100.0 * of_floor)?;
+            write!(f, "  {:>13}  {:>3.0}% of the floor", self.rate(*time), 100.0 * of_floor)?;
+            match note {
+                Some(note) => writeln!(f, "  {note}")?,
+                None => writeln!(f)?,
+            }
         }
         for Rejected { kernel, why } in &self.rejected {
             writeln!(f, "  –  {kernel:<width$}  {why}")?;

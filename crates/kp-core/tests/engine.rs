@@ -149,7 +149,7 @@ fn explain_prints_a_table() {
 Null Device (null, 16 units, 100 GB/s)          floor 537 µs: compute, 2.15 Gflop
   1  null_tiled#0    538 µs  estimated   3.99 Tflop/s  100% of the floor
   2  null_tiled#1    538 µs  estimated   3.99 Tflop/s  100% of the floor
-  3  null_tiled#2   1.07 ms  estimated   2.00 Tflop/s   50% of the floor
+  3  null_tiled#2   1.07 ms  estimated   2.00 Tflop/s   50% of the floor  pads m from 64 to 128
   4  null_any#0     2.15 ms  estimated   1.00 Tflop/s   25% of the floor
 ";
     assert_eq!(text, expected);

@@ -14,8 +14,10 @@ pub(crate) fn caps() -> Caps {
     caps.units = 16;
     caps.lanes = 32;
     caps.max_threads = 1024;
+    caps.unit_threads = 2048;
     caps.registers = 65_536;
     caps.shared_bytes = 96 * 1024;
+    caps.unit_shared_bytes = 100 * 1024;
     caps.l2_bytes = 4 << 20;
     caps.memory_bytes = MEMORY_BYTES;
     caps.clock_hz = 1e9;

@@ -197,7 +197,7 @@ fn failure(comparison: &Comparison) -> Option<Failure> {
     Some(Failure(format!("{} of {} elements are wrong, the first: {first}", comparison.wrong, comparison.checked)))
 }
 
-/// `supports` and `estimate` answer the same twice and make sense.
+/// `supports`, `estimate` and `note` answer the same twice and make sense.
 fn pure<O: Op>(
     kernel: &dyn Kernel<O>,
     caps: &Caps,
@@ -211,6 +211,13 @@ fn pure<O: Op>(
     let (once, twice) = (kernel.estimate(caps, problem, variant), kernel.estimate(caps, problem, variant));
     if once != twice {
         return Err(Failure(format!("estimate is not pure: first {once}, then {twice}")));
+    }
+    let (once_said, again) = (kernel.note(caps, problem, variant), kernel.note(caps, problem, variant));
+    if once_said != again {
+        return Err(Failure(format!("note is not pure: first {once_said:?}, then {again:?}")));
+    }
+    if let Some(note) = once_said.filter(|note| note.is_empty() || note.contains(['\n', '\r'])) {
+        return Err(Failure(format!("a note is a few words on one line, got {note:?}")));
     }
     let (compute, memory) = kp_hal::Nanos::floors(caps, problem);
     let nothing = compute.max(memory).0 == 0;

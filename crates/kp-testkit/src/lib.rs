@@ -6,7 +6,7 @@
 //!
 //! Of every kernel and variant, on every problem it supports:
 //!
-//! - `supports` and `estimate` answer twice alike; the plan says what was asked for.
+//! - `supports`, `estimate` and `note` answer twice alike; the plan says what was asked for.
 //! - Results agree with f64 loops within a bound derived from types and lengths ([`tolerance`]); on small whole numbers
 //!   they are equal; NaN and infinities are where they belong. Past [`judge::REFERENCE_LIMIT`] laws take their place.
 //! - Operands lie between guard bytes, no better aligned than promised; gaps between rows hold NaN; scratch is dirty.

@@ -59,6 +59,7 @@ fn as_json(explained: &Explanation) -> Value {
             "time_ns": row.time.0,
             "measured": row.measured,
             "of_floor": row.of_floor,
+            "note": row.note,
             "failed": row.failed,
         })).collect::<Vec<_>>(),
         "rejected": explained.rejected.iter().map(|row| json!({ "kernel": row.kernel, "why": row.why })).collect::<Vec<_>>(),

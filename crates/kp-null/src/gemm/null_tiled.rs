@@ -14,7 +14,7 @@ use kp_hal::{
     op::{Epilogue, Gemm, GemmProblem, Sparsity},
     source_hash,
 };
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// Edges of the tile; append only, because wisdom names variants by their place.
 const TILES: [u32; 3] = [32, 64, 128];
@@ -71,6 +71,15 @@ impl Kernel<Gemm> for NullTiled {
         let loads = tiles * 2.0 * edge * k * f64::from(p.a.dtype().bits()) / 8.0 / (4.0 * caps.bytes_per_s);
         let (_, memory) = Nanos::floors(caps, p);
         Nanos(memory.max(Nanos::from_secs(compute.max(loads))).0.saturating_add(caps.launch_ns))
+    }
+
+    fn note(&self, _: &Caps, p: &GemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
+        let tile = TILES[usize::from(variant.0)];
+        let padded = |dim, size: u32| {
+            let whole = u64::from(size).next_multiple_of(tile.into());
+            (whole != u64::from(size)).then(|| format!("pads {dim} from {size} to {whole}"))
+        };
+        padded("m", p.m).or_else(|| padded("n", p.n)).map(Cow::Owned)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
