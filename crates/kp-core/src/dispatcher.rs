@@ -40,7 +40,7 @@ impl<O: Op> Dispatcher<O> {
     /// Launches the best kernel for `problem`.
     ///
     /// # Errors
-    /// As [`Engine::plan`] on a miss, and as [`Plan::launch`].
+    /// As [`Engine::plan`] on a miss, `NotCapturable` while recording among them, and as [`Plan::launch`].
     #[inline]
     pub fn run(&mut self, queue: &mut dyn Queue, problem: &Problem<O::Spec>, args: &O::Args<'_>) -> Result<()> {
         self.plan(problem)?.launch(queue, args)

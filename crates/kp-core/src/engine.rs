@@ -17,6 +17,7 @@ use crate::{
 };
 use kp_hal::{
     Backend, Buffer, Caps, Device, DeviceInfo, ErrorKind, MemoryKind, Op, OpSpec, Plan, Problem, Queue,
+    device::capturing,
     op::{EachOp, each_op},
 };
 use std::{
@@ -205,7 +206,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Unsupported` with every kernel's reason if none accepts the problem; else the best kernel's error if none
-    /// could be planned.
+    /// could be planned. `NotCapturable` if this thread is recording and the problem was not planned before.
     #[inline]
     pub fn plan<S: OpSpec>(&self, problem: &Problem<S>) -> kp_hal::Result<Arc<Plan<S::Op>>> {
         match self.cache::<S::Op>() {
@@ -217,6 +218,7 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn plan_cold<S: OpSpec>(&self, problem: &Problem<S>) -> kp_hal::Result<Plan<S::Op>> {
+        not_while_recording("planning a new problem")?;
         let _span = tracing::debug_span!("plan", %problem).entered();
         let start = std::time::Instant::now();
         let found = self.candidates(problem);
@@ -298,6 +300,12 @@ impl Engine {
         let (_, cache) = self.0.caches.iter().find(|(op, _)| *op == of)?;
         (&**cache as &dyn Any).downcast_ref()
     }
+}
+
+/// Refuses what compiles, allocates or waits while this thread records: a driver would refuse some of it halfway and
+/// spoil the recording.
+pub(crate) fn not_while_recording(what: &'static str) -> kp_hal::Result<()> {
+    if capturing() { Err(ErrorKind::NotCapturable { what }.into()) } else { Ok(()) }
 }
 
 impl fmt::Debug for Engine {

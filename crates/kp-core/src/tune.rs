@@ -5,7 +5,12 @@ mod measure;
 
 pub use fill::{Fill, Random};
 
-use crate::{candidates::Candidate, engine::Engine, error::Result, wisdom::Fact};
+use crate::{
+    candidates::Candidate,
+    engine::{Engine, not_while_recording},
+    error::Result,
+    wisdom::Fact,
+};
 use kp_hal::{
     AnyProblem, ErrorKind, Label, Nanos, Op, Problem, Queue,
     op::{OpVisitor, View},
@@ -115,7 +120,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Wisdom` if what is measured cannot be saved: before measuring if that can be seen, else after; it is used in
-    /// memory all the same. `Hal` if the device is lost.
+    /// memory all the same. `Hal` if the device is lost, or if this thread is recording.
     pub fn tune(&self, problems: &[AnyProblem], tune: Tune<'_>) -> Result<Tuned> {
         /// Also when the caller's closure panics: rankings have changed.
         struct Forget<'e>(&'e Engine);
@@ -124,6 +129,7 @@ impl Engine {
                 self.0.forget_plans();
             }
         }
+        not_while_recording("tuning")?;
         self.check_wisdom_writable()?;
         let _span = tracing::info_span!("tune", problems = problems.len(), budget = ?tune.budget).entered();
         let start = Instant::now();

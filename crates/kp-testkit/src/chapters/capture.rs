@@ -10,7 +10,7 @@ use crate::{
 };
 use kp_hal::{
     Backend, Device, Error, ErrorKind, MemoryKind, Plan, Queue,
-    op::{EachOp, Op, Problem, each_op},
+    op::{EachOp, Gemm, Op, Problem, each_op},
 };
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("replays memory operations", memory_operations),
     ("replays kernels", kernels),
     ("leaves the queue usable when it fails", failing),
+    ("lets other threads plan and run meanwhile", beside),
 ];
 
 fn unable(e: &Error) -> bool {
@@ -112,4 +113,33 @@ fn failing(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Fail
     let mut got = [0; 16];
     queue.download(&mut got, buffer.slice())?;
     ensure(got == [4; 16], || "the queue does not work after a failed recording".into())
+}
+
+/// A recording is one thread's business: another allocates, plans, launches and waits on a queue of its own.
+fn beside(backend: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {
+    let mut queue = device.clone().queue()?;
+    let mut buffer = device.clone().alloc(16, MemoryKind::Device)?;
+    let mut other = Ok(());
+    let recorded = queue.capture(|queue| {
+        other = std::thread::scope(|scope| {
+            let work = || {
+                let Some(plan) = first_plan::<Gemm>(backend, device)? else { return Ok(()) };
+                let judge = judge_of::<Gemm>().expect("a plan was made for it");
+                let operands = (judge.inputs)(plan.problem(), &mut Fill::new(FillKind::Exact, 12));
+                run(device, &mut *device.clone().queue()?, &plan, &operands).map(drop)
+            };
+            scope.spawn(work).join().unwrap_or_else(|_| Err("the other thread panicked".to_owned().into()))
+        });
+        queue.fill(buffer.slice_mut(), 5)
+    });
+    let graph = match recorded {
+        Err(e) if unable(&e) => return Ok(()),
+        recorded => recorded?,
+    };
+    other.map_err(|e: Failure| format!("while a queue records, another thread gets: {e}"))?;
+    // SAFETY: `buffer` is alive and no other queue knows it.
+    unsafe { graph.replay(&mut *queue)? };
+    let mut got = [0; 16];
+    queue.download(&mut got, buffer.slice())?;
+    ensure(got == [5; 16], || format!("the replay should have filled with 5, found {}", got[0]))
 }
