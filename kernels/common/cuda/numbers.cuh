@@ -16,7 +16,7 @@ enum class DType : u8 {
 };
 
 /// Bits of one element.
-__device__ __forceinline__ u32 bits_of(DType t) {
+__device__ __forceinline__ constexpr u32 bits_of(DType t) {
     switch (t) {
     case DType::F64: case DType::I64: return 64;
     case DType::F32: case DType::Tf32: case DType::I32: return 32;
@@ -78,6 +78,10 @@ __device__ __forceinline__ float decode_f16(u32 code) {
     return x;
 }
 
+__device__ __forceinline__ float decode_e8m0(u32 code) {
+    return __uint_as_float(code == 255 ? 0x7fffffffu : code == 0 ? 1u << 22 : code << 23);
+}
+
 __device__ __forceinline__ u32 encode_f16(float x) {
     u16 code;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(x));
@@ -120,11 +124,49 @@ __device__ __forceinline__ R decode(DType t, u32 code) {
     case DType::E5m2Fnuz: return (R)E5m2Fnuz::decode(code);
     case DType::E2m1: return (R)E2m1::decode(code);
     case DType::Nf4: return (R)NF4[code];
-    case DType::E8m0: return (R)__uint_as_float(code == 255 ? 0x7fffffffu : code == 0 ? 1u << 22 : code << 23);
+    case DType::E8m0: return (R)decode_e8m0(code);
     case DType::I4: return (R)((int)(code << 28) >> 28);
     case DType::I8: return (R)(int)(signed char)code;
     case DType::I32: return (R)(int)code;
     default: return (R)code;
+    }
+}
+
+/// The numbers of four codes of at most 32 bits: one choice of type for all of them.
+template <class R>
+__device__ __forceinline__ void decode_run(DType t, const u32 (&codes)[4], R (&x)[4]) {
+#define KP_EACH(WHAT)                                                                                                  \
+    _Pragma("unroll") for (int e = 0; e < 4; ++e) {                                                                    \
+        u32 code = codes[e];                                                                                           \
+        x[e] = (R)(WHAT);                                                                                              \
+    }                                                                                                                  \
+    return
+    switch (t) {
+    case DType::F32: case DType::Tf32: KP_EACH(__uint_as_float(code));
+    case DType::F16: KP_EACH(decode_f16(code));
+    case DType::Bf16: KP_EACH(__uint_as_float(code << 16));
+    case DType::E4m3: KP_EACH(E4m3::decode(code));
+    case DType::E5m2: KP_EACH(E5m2::decode(code));
+    case DType::E4m3Fnuz: KP_EACH(E4m3Fnuz::decode(code));
+    case DType::E5m2Fnuz: KP_EACH(E5m2Fnuz::decode(code));
+    case DType::E2m1: KP_EACH(E2m1::decode(code));
+    case DType::Nf4: KP_EACH(NF4[code & 15]);
+    case DType::I4: KP_EACH((int)(code << 28) >> 28);
+    case DType::I8: KP_EACH((int)(signed char)code);
+    default: KP_EACH(code);
+    }
+#undef KP_EACH
+}
+
+/// Element `i` of an array of scales.
+template <class R>
+__device__ __forceinline__ R scale_number(DType t, const void *scales, u64 i) {
+    switch (t) {
+    case DType::F32: return (R)static_cast<const float *>(scales)[i];
+    case DType::F16: return (R)decode_f16(static_cast<const u16 *>(scales)[i]);
+    case DType::Bf16: return (R)__uint_as_float((u32)static_cast<const u16 *>(scales)[i] << 16);
+    case DType::E8m0: return (R)decode_e8m0(static_cast<const u8 *>(scales)[i]);
+    default: return (R)E4m3::decode(static_cast<const u8 *>(scales)[i]);
     }
 }
 

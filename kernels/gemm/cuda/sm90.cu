@@ -220,7 +220,8 @@ KP_FN void issue(Sums &sums, const Ring &ring, u32 team_m, u32 team_n, u32 accum
 #pragma unroll
         for (int i = 0; i < Config::MI; i++)
             Wgmma<Config::WN>::mma<Config::TYPES, Config::A_MN, Config::B_MN>(
-                sums.d[i], a + (Config::A_MN ? 128 : 2) * step + i * (64 * 128 >> 4), b + (Config::B_MN ? 128 : 2) * step, accumulate | step);
+                sums.d[i], wgmma::further(a, (Config::A_MN ? 128 : 2) * step + i * (64 * 128 >> 4)),
+                wgmma::further(b, (Config::B_MN ? 128 : 2) * step), accumulate | step);
 }
 
 // Sums the item's k blocks.
