@@ -20,7 +20,12 @@ namespace ptx {
 
 // --- Who and where
 
-KP_FN u32 smem_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+// Volatile, or it would be computed again wherever it is used.
+KP_FN u32 smem_address(const void *p) {
+    u32 address;
+    asm volatile("{\n.reg .u64 a;\ncvta.to.shared.u64 a, %1;\ncvt.u32.u64 %0, a;\n}" : "=r"(address) : "l"(p));
+    return address;
+}
 KP_FN u32 lane() { return threadIdx.x % 32; }
 // The warp's number, known to the compiler to be the same in all lanes.
 KP_FN u32 warp() { return __shfl_sync(~0u, threadIdx.x / 32, 0); }
@@ -57,10 +62,11 @@ KP_FN void mbarrier_init(u32 bar, u32 count) { asm volatile("mbarrier.init.share
 // Makes the initialized barriers known to the copy engine and to the cluster; a block or cluster barrier must follow.
 KP_FN void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 KP_FN void mbarrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
-// Arrives on the barrier at the same offset in the cluster's block `rank`.
+// Arrives on the barrier at the same offset in the cluster's block `rank`. Of block scope: `release.cluster` would add full memory
+// barriers, which who only waits for the tensor cores' reads does not need.
 KP_FN void mbarrier_arrive_at(u32 bar, u32 rank) {
     asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];\n}" ::"r"(bar),
+                 "mbarrier.arrive.shared::cluster.b64 _, [r];\n}" ::"r"(bar),
                  "r"(rank)
                  : "memory");
 }

@@ -19,6 +19,9 @@ KP_FN u64 k_major(u32 smem) { return (u64)1 << 62 | (u64)(1024 >> 4) << 32 | sme
 // Rows along K, 64 16-bit elements of M or N (MN-major): slabs of `K` rows, one behind the other. The next 16 of K are 128 further.
 template <int K> KP_FN u64 mn_major(u32 smem) { return (u64)1 << 62 | (u64)(1024 >> 4) << 32 | (u32)(K * 128 >> 4) << 16 | smem >> 4; }
 
+// The descriptor `by` units of 16 bytes further; only its low word changes.
+KP_FN u64 further(u64 descriptor, u32 by) { return (descriptor & ~(u64)0xffffffff) | ((u32)descriptor + by); }
+
 // Orders register accesses (and shared memory written by this thread's fences) before the wgmmas that follow.
 KP_FN void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 KP_FN void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

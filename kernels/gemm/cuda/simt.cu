@@ -4,8 +4,8 @@
 //        ┌────┬────┐            numbers on their way to shared memory, where both operands lie as [k][outer]; four
 //   BM   │ t  │ t  │ MS · SM    elements of one run are a chunk, and chunks of different k are swapped about so that
 //        ├────┼────┤            writing and reading are free of bank conflicts. A thread sums MS × NS pieces of
-//        │ t  │ t  │            SM × SN, spread over the tile. Codes of the next step are loaded before the sums of
-//        └────┴────┘            this one and unpacked after them.
+//        │ t  │ t  │            SM × SN, spread over the tile. Plain numbers of the next step are loaded before the
+//        └────┴────┘            sums of this one; other codes after them, while other warps still multiply.
 //         NS · SN
 //
 // Sums are kept in SUM (one multiply-add per element, k ascending, whatever the tile: a row's bits depend on nothing
@@ -110,7 +110,13 @@ __device__ bool find(const Params &p, u64 t, Item &item) {
 
 // --- loading ---------------------------------------------------------------------------------------------------------
 
-/// Where one chunk of four elements lies: those of one outer row, or of one k.
+/// Where outer row `outer` lies in line `k` of a tile of WIDTH.
+template <int WIDTH>
+__device__ __forceinline__ int swapped(int outer, int k) {
+    return WIDTH < 32 ? outer : outer ^ ((k / 4 & 3) << 3);
+}
+
+/// Four elements of a tile: those of one outer row, or of one k.
 struct Chunk {
     /// Place in the tile.
     int outer, k;
@@ -126,12 +132,12 @@ struct Loader {
 
     const Operand &s;
     u64 matrix, scales;
+    u32 batch;
     /// The first outer row of each half of the tile, and how many exist from there on.
     u32 first[2], some[2];
-    Word codes[COUNT][4];
 
     __device__ __forceinline__ Loader(const Operand &s, u32 batch, const u32 (&first_)[2], const u32 (&some_)[2])
-        : s(s), matrix(batch * s.stride), scales(batch * s.scale_stride) {
+        : s(s), matrix(batch * s.stride), scales(batch * s.scale_stride), batch(batch) {
         for (int h = 0; h < 2; ++h) first[h] = first_[h], some[h] = some_[h];
     }
 
@@ -152,61 +158,97 @@ struct Loader {
         return c;
     }
 
-    /// Index of element (`o`, `i`) of a panel.
-    __device__ __forceinline__ u64 panel_place(u32 o, u32 i) const {
-        u64 width = s.panel_width, depth = s.panel_depth;
-        u64 panel = (s.inner + depth - 1) / depth * depth * width;
-        return o / width * panel + i / depth * depth * width + o % width * depth + i % depth;
-    }
-
     /// Elements of a chunk from (`c`, inner `i`) on that exist.
     __device__ __forceinline__ u32 length(const Chunk &c, u32 i) const {
         if (i >= s.inner || c.some == 0) return 0;
         return min(s.form == Form::Outer ? c.some : s.inner - i, 4u);
     }
 
-    /// Starts loading the codes of the step at `k0`.
+    __device__ __forceinline__ u64 place(const Chunk &c, u32 i) const {
+        return matrix + (s.form == Form::Outer ? (u64)i * s.ld + c.o : (u64)c.o * s.ld + i);
+    }
+
+    __device__ __forceinline__ void put(const Chunk &c, const R (&x)[4], R (*tile)[WIDTH]) const {
+        if (s.form == Form::Outer) {
+            Run<R, 4> &run = *reinterpret_cast<Run<R, 4> *>(&tile[c.k][swapped<WIDTH>(c.outer, c.k)]);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) run.x[e] = x[e];
+        } else {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) tile[c.k + e][swapped<WIDTH>(c.outer, c.k)] = x[e];
+        }
+    }
+
+#if PLAIN
+    R waiting[COUNT][4];
+
+    /// Starts loading the step at `k0`.
     __device__ __forceinline__ void load(u32 k0) {
 #pragma unroll
         for (int n = 0; n < COUNT; ++n) {
             Chunk c = chunk(n);
-            u32 i = k0 + c.k;
-            u32 length = this->length(c, i);
-#pragma unroll
-            for (int e = 0; e < 4; ++e) codes[n][e] = 0;
-            if (length == 0) continue;
-            bool outer = s.form == Form::Outer;
-            u64 at = matrix + (outer ? (u64)i * s.ld + c.o : (u64)c.o * s.ld + i);
-#if PLAIN
-            const u32 *source = static_cast<const u32 *>(s.codes) + at;
+            u32 length = this->length(c, k0 + c.k);
+            const float *source = static_cast<const float *>(s.codes) + place(c, k0 + c.k);
             if (length == 4 && s.vector) {
-                uint4 x = *reinterpret_cast<const uint4 *>(source);
-                codes[n][0] = x.x, codes[n][1] = x.y, codes[n][2] = x.z, codes[n][3] = x.w;
+                float4 x = *reinterpret_cast<const float4 *>(source);
+                waiting[n][0] = x.x, waiting[n][1] = x.y, waiting[n][2] = x.z, waiting[n][3] = x.w;
             } else {
 #pragma unroll
-                for (int e = 0; e < 4; ++e)
-                    if (e < length) codes[n][e] = source[e];
+                for (u32 e = 0; e < 4; ++e) waiting[n][e] = e < length ? source[e] : 0.0f;
             }
-#else
-            switch (s.form) {
-            case Form::Panel:
-                for (u32 e = 0; e < length; ++e) codes[n][e] = code(matrix + panel_place(c.o, i + e));
-                break;
-            case Form::Sparse: {
-                u64 row = (u64)c.o * s.ld + matrix;
-                codes[n][0] = code(row + i / 2);
-                codes[n][1] = code(row + i / 2 + 1);
-                u64 rows = (u64)s.outer * (s.inner / 8) * (matrix / max(s.stride, 1ull));
-                codes[n][2] = s.meta[rows + (u64)c.o * (s.inner / 8) + i / 8] >> (i % 8) & 15;
-                break;
-            }
-            default: run(at, length, codes[n]);
-            }
-#endif
         }
     }
 
-#if !PLAIN
+    /// Moves what was loaded to `tile`.
+    __device__ __forceinline__ void store(u32, R (*tile)[WIDTH]) const {
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) put(chunk(n), waiting[n], tile);
+    }
+#else
+    /// Nothing: a step is loaded and unpacked at once, and other warps multiply meanwhile.
+    __device__ __forceinline__ void load(u32) {}
+
+    /// Loads the step at `k0` and unpacks it to `tile`.
+    __device__ __forceinline__ void store(u32 k0, R (*tile)[WIDTH]) const {
+#pragma unroll 1
+        for (int n = 0; n < COUNT; ++n) {
+            Chunk c = chunk(n);
+            u32 i = k0 + c.k, length = this->length(c, i), present = (1u << length) - 1;
+            Word codes[4] = {0, 0, 0, 0};
+            R x[4];
+            if (s.form == Form::Sparse && length != 0) {
+                u64 row = matrix + (u64)c.o * s.ld, meta = ((u64)batch * s.outer + c.o) * (s.inner / 8);
+                u32 positions = s.meta[meta + i / 8] >> i % 8, low = positions & 3, high = positions >> 2 & 3;
+                Word kept[2] = {code(row + i / 2), code(row + i / 2 + 1)};
+#pragma unroll
+                for (u32 e = 0; e < 4; ++e) codes[e] = e == low ? kept[0] : kept[1];
+                present = 1u << low | 1u << high;
+            } else if (s.form == Form::Panel || !s.vector || length < 4) {
+#pragma unroll
+                for (u32 e = 0; e < 4; ++e)
+                    if (e < length) codes[e] = code(s.form == Form::Panel ? panel_place(c.o, i + e) : place(c, i) + e);
+            } else {
+                run(place(c, i), codes);
+            }
+            values(codes, x);
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) {
+                bool outer = s.form == Form::Outer, is_present = present >> e & 1;
+                if (s.scales != nullptr && is_present) x[e] = scaled(x[e], outer ? c.o + e : c.o, outer ? i : i + e);
+                // What is missing is 0, whatever the code 0 means.
+                x[e] = is_present ? x[e] : (R)0;
+            }
+            put(c, x, tile);
+        }
+    }
+
+    /// Index of element (`o`, `i`) of panels.
+    __device__ __forceinline__ u64 panel_place(u32 o, u32 i) const {
+        u64 width = s.panel_width, depth = s.panel_depth;
+        u64 panel = (s.inner + depth - 1) / depth * depth * width;
+        return matrix + o / s.panel_width * panel + i / s.panel_depth * depth * width + o % s.panel_width * depth + i % s.panel_depth;
+    }
+
     __device__ __forceinline__ Word code(u64 at) const {
         switch (bits_of(s.dtype)) {
         case 4: return static_cast<const u8 *>(s.codes)[at / 2] >> (at % 2 * 4) & 15;
@@ -217,15 +259,9 @@ struct Loader {
         }
     }
 
-    /// `length` codes from `at` on.
-    __device__ __forceinline__ void run(u64 at, u32 length, Word (&x)[4]) const {
+    /// Four codes from `at` on.
+    __device__ __forceinline__ void run(u64 at, Word (&x)[4]) const {
         u32 bits = bits_of(s.dtype);
-        if (length < 4 || !s.vector) {
-#pragma unroll
-            for (u32 e = 0; e < 4; ++e)
-                if (e < length) x[e] = code(at + e);
-            return;
-        }
         const u8 *source = static_cast<const u8 *>(s.codes) + at * bits / 8;
         switch (bits) {
         case 4: {
@@ -271,60 +307,13 @@ struct Loader {
 
     /// `x` less its zero point, and times its scale unless sums are whole.
     __device__ __forceinline__ R scaled(R x, u32 o, u32 i) const {
-        u32 blocks = s.inner / s.block_inner + (s.inner % s.block_inner != 0);
-        u64 at = scales + scale_place(o / s.block_outer, i / s.block_inner, s.scale_outer, s.scale_inner, blocks);
+        u64 at = scales + scale_place(o / s.block_outer, i / s.block_inner, s.scale_outer, s.scale_inner, s.inner_blocks);
         if (s.zeros) x -= (R)s.zeros[at];
         if constexpr (WHOLE) return x;
         R scale = scale_number<R>(s.scale_dtype, s.scales, at);
         return x * (s.global ? scale * (R)*s.global : scale);
     }
 #endif
-
-    /// Unpacks what was loaded at `k0` to `tile`.
-    __device__ __forceinline__ void store(u32 k0, R (*tile)[WIDTH]) {
-#pragma unroll
-        for (int n = 0; n < COUNT; ++n) {
-            Chunk c = chunk(n);
-            R x[4];
-#if PLAIN
-#pragma unroll
-            for (int e = 0; e < 4; ++e) x[e] = __uint_as_float(codes[n][e]);
-#else
-            u32 i = k0 + c.k;
-            u32 length = this->length(c, i);
-            bool is_scaled = s.scales != nullptr;
-            values(codes[n], x);
-            u32 present = (1u << length) - 1;
-            if (s.form == Form::Sparse) {
-                u32 low = (u32)codes[n][2] & 3, high = (u32)codes[n][2] >> 2 & 3;
-                present = length == 0 ? 0 : 1u << low | 1u << high;
-                R kept[2] = {x[0], x[1]};
-#pragma unroll
-                for (int e = 0; e < 4; ++e) x[e] = e == low ? kept[0] : kept[1];
-            }
-            bool outer = s.form == Form::Outer;
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                bool is_present = present >> e & 1;
-                if (is_scaled && is_present) x[e] = scaled(x[e], outer ? c.o + e : c.o, outer ? i : i + e);
-                // What is missing is 0, whatever the code 0 means.
-                x[e] = is_present ? x[e] : (R)0;
-            }
-#endif
-            if (s.form == Form::Outer) {
-                Run<R, 4> &run = *reinterpret_cast<Run<R, 4> *>(&tile[c.k][swapped<WIDTH>(c.outer, c.k)]);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) run.x[e] = x[e];
-            } else {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) tile[c.k + e][swapped<WIDTH>(c.outer, c.k)] = x[e];
-            }
-        }
-    }
-
-    /// Where outer row `outer` lies in line `k` of a tile.
-    template <int W>
-    static __device__ __forceinline__ int swapped(int outer, int k) { return W < 32 ? outer : outer ^ ((k / 4 & 3) << 3); }
 };
 
 // --- finishing -------------------------------------------------------------------------------------------------------
@@ -490,10 +479,10 @@ __device__ __forceinline__ void multiply(const Tiles &s, int ty, int tx, R (&sum
         R a[T::MS * T::SM], b[T::NS * T::SN];
 #pragma unroll
         for (int h = 0; h < T::MS; ++h)
-            piece<T::SM>(&s.a[k][Loader<T::BM>::swapped<T::BM>(h * (T::BM / T::MS) + ty * T::SM, k)], a + h * T::SM);
+            piece<T::SM>(&s.a[k][swapped<T::BM>(h * (T::BM / T::MS) + ty * T::SM, k)], a + h * T::SM);
 #pragma unroll
         for (int h = 0; h < T::NS; ++h)
-            piece<T::SN>(&s.b[k][Loader<T::BN>::swapped<T::BN>(h * (T::BN / T::NS) + tx * T::SN, k)], b + h * T::SN);
+            piece<T::SN>(&s.b[k][swapped<T::BN>(h * (T::BN / T::NS) + tx * T::SN, k)], b + h * T::SN);
 #pragma unroll
         for (int i = 0; i < T::MS * T::SM; ++i)
 #pragma unroll

@@ -27,12 +27,14 @@ struct Operand {
     u64 scale_outer, scale_inner;
     u32 outer, inner, ld;
     u32 block_outer, block_inner;
+    /// Blocks along inner.
+    u32 inner_blocks;
     u32 panel_width, panel_depth;
     Form form;
     DType dtype, scale_dtype;
     /// Whether runs of four elements may be loaded at once wherever all four exist.
     u8 vector;
-    u8 unused[5];
+    u8 unused;
 };
 
 enum class Act : u8 { Identity, Relu, Gelu, GeluTanh, Silu, Sigmoid, Tanh };

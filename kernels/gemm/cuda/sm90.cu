@@ -2,7 +2,7 @@
 //
 //     block     1 warpgroup that copies + KP_WARPGROUPS that multiply; 128 threads each
 //     tile      KP_BM x KP_BN of D per block, or per warpgroup if KP_PINGPONG; 128 bytes of k per stage
-//     cluster   KP_SHARE_B: 2 tiles along m, each loads half of their B for both; KP_SHARE_A: 2 along n, half of A
+//     cluster   KP_CLUSTER_M x KP_CLUSTER_N blocks; those along m load each a part of their B for all, those along n of their A
 //
 //              n                      one stage of a 128 x 256 tile, bf16
 //         +----------+                  A  128 rows x 128 bytes   warpgroup 0: rows 0 to 63, all columns
@@ -15,7 +15,7 @@
 //     A  k-major: box {128 bytes, A_BOX rows}     m-major (KP_A_MN): box {64, 64 of k}      128-byte swizzle
 //     B  k-major: box {128 bytes, B_BOX rows}     n-major (KP_B_MN): box {64, 64 of k}      128-byte swizzle
 //     D  box {`Store::WIDTH` bytes, 64 rows}, swizzle of that width
-// A_BOX is KP_BM, halved if KP_SHARE_A; B_BOX is KP_BN (at most 256), halved if KP_SHARE_B or the gate is HALVES.
+// A_BOX is KP_BM / KP_CLUSTER_N; B_BOX is KP_BN / KP_CLUSTER_M, at most KP_BN / 2 if the gate is HALVES.
 //
 // Launch: grid a multiple of the cluster, at most what fits the device at once if tiles are streamed; block 128 (1 + KP_WARPGROUPS);
 // dynamic shared memory `Config::SHARED`; attribute programmatic stream serialization allowed. Streamed tiles need at least one k block
@@ -54,11 +54,11 @@
 #ifndef KP_PINGPONG // each warpgroup has tiles of its own
 #define KP_PINGPONG 0
 #endif
-#ifndef KP_SHARE_A
-#define KP_SHARE_A 0
+#ifndef KP_CLUSTER_M
+#define KP_CLUSTER_M 1
 #endif
-#ifndef KP_SHARE_B
-#define KP_SHARE_B 0
+#ifndef KP_CLUSTER_N
+#define KP_CLUSTER_N 1
 #endif
 #ifndef KP_IN_FLIGHT // k blocks whose products may be under way when the next ones are issued: 0 or 1
 #define KP_IN_FLIGHT 1
@@ -109,9 +109,11 @@ struct Config {
     static constexpr int WM = KP_BM / TEAM_M, WN = KP_BN / TEAM_N;
     static constexpr int MI = WM / 64;
 
-    static constexpr int SHARE = KP_SHARE_A || KP_SHARE_B ? 2 : 1;
-    static constexpr int A_BOXES = A_MN ? KP_BM / 64 : KP_SHARE_A ? 2 : 1;
-    static constexpr int B_BOXES = B_MN ? KP_BN / 64 : KP_SHARE_B || GATE == Gate::HALVES ? 2 : 1;
+    static constexpr int CLUSTER_M = KP_CLUSTER_M, CLUSTER_N = KP_CLUSTER_N, CLUSTER = CLUSTER_M * CLUSTER_N;
+    static constexpr int A_BOXES = A_MN ? KP_BM / 64 : CLUSTER_N;
+    static constexpr int B_BOXES = B_MN ? KP_BN / 64 : GATE == Gate::HALVES && CLUSTER_M == 1 ? 2 : CLUSTER_M;
+    // Blocks that one block loads for, itself among them: its row and column of the cluster.
+    static constexpr int SERVED = CLUSTER_M + CLUSTER_N - 1;
     static constexpr int A_BYTES = KP_BM * 128, B_BYTES = KP_BN * 128, STAGE = A_BYTES + B_BYTES;
 
     using Out = Store<Config, WM, WN>;
@@ -120,11 +122,11 @@ struct Config {
     // 1024 to align the base by hand.
     static constexpr int SHARED = 1024 + BARRIERS + 2 * STAGES * 8;
 
-    static_assert(!(KP_SHARE_A && KP_SHARE_B), "a cluster shares one operand");
+    static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
     static_assert(TEAM_M * TEAM_N == TEAM && WM % 64 == 0 && WM * TEAM_M == KP_BM, "warpgroups part the tile");
     static_assert(TEAM_N == 1 || GATE != Gate::HALVES, "both halves of a gate are one warpgroup's");
     static_assert(WIDE || (!A_MN && !B_MN), "8-bit operands are k-major");
-    static_assert(A_BOXES % (KP_SHARE_A + 1) == 0 && B_BOXES % (KP_SHARE_B + 1) == 0, "each block of a cluster loads half of the boxes");
+    static_assert(A_BOXES % CLUSTER_N == 0 && B_BOXES % CLUSTER_M == 0, "each block of a cluster loads equally many boxes");
     static_assert(SHARED <= 232448, "shared memory of a block");
 };
 
@@ -135,6 +137,29 @@ struct Params {
     Epilogue epilogue;
     float *partials;
     u32 *flags;
+};
+
+// A block's place in its cluster.
+struct Place {
+    u32 rank, m, n;
+
+    KP_FN Place() : rank(Config::CLUSTER > 1 ? ptx::cluster_rank() : 0) { m = rank % Config::CLUSTER_M, n = rank / Config::CLUSTER_M; }
+    // Blocks with the same rows of D, which share A; with the same columns, which share B.
+    KP_FN u16 sharing_a() const {
+        u32 blocks = 0;
+#pragma unroll
+        for (int i = 0; i < Config::CLUSTER_N; i++) blocks |= 1 << i * Config::CLUSTER_M;
+        return blocks << m;
+    }
+    KP_FN u16 sharing_b() const { return ((1 << Config::CLUSTER_M) - 1) << n * Config::CLUSTER_M; }
+    // The i-th of the blocks that load for this one.
+    KP_FN u32 serving(u32 i) const {
+        if (i < Config::CLUSTER_M) return n * Config::CLUSTER_M + i;
+        i -= Config::CLUSTER_M;
+        return (i + (i >= n)) * Config::CLUSTER_M + m;
+    }
+    KP_FN u32 tile_m(const Item &item) const { return item.m * Config::CLUSTER_M + m; }
+    KP_FN u32 tile_n(const Item &item) const { return item.n * Config::CLUSTER_N + n; }
 };
 
 // The ring of stages as one role sees it.
@@ -166,29 +191,28 @@ KP_FN u32 box_column(const Params &p, u32 n, int i) {
 }
 
 // The copying thread.
-KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, Ring ring, Schedule schedule, u32 rank) {
-    constexpr u16 ALL = (1 << Config::SHARE) - 1;
+KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, Ring ring, Schedule schedule, const Place &place) {
     Item item;
     while (schedule.next(item)) {
-        u32 m = (KP_SHARE_B ? 2 * item.m + rank : item.m) * KP_BM, n = KP_SHARE_A ? 2 * item.n + rank : item.n;
+        u32 m = place.tile_m(item) * KP_BM, n = place.tile_n(item);
         u32 a_batch = p.a_batched ? item.batch : 0, b_batch = p.b_batched ? item.batch : 0;
         for (u32 k = item.begin; k < item.end; k++, ring.step()) {
             ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
             ptx::mbarrier_expect(ring.full(), Config::STAGE);
 #pragma unroll
             for (int i = 0; i < Config::A_BOXES; i++) {
-                if (KP_SHARE_A && i % 2 != rank) continue;
+                if (Config::CLUSTER_N > 1 && i % Config::CLUSTER_N != place.n) continue;
                 u32 to = ring.a() + i * (Config::A_BYTES / Config::A_BOXES), row = m + i * (KP_BM / Config::A_BOXES);
                 i32 x = Config::A_MN ? row : k * Config::BK, y = Config::A_MN ? k * Config::BK : row;
-                if (KP_SHARE_A) ptx::load_box_multicast(to, a, ring.full(), x, y, a_batch, ALL, ptx::KP_KEEP_A);
+                if (Config::CLUSTER_N > 1) ptx::load_box_multicast(to, a, ring.full(), x, y, a_batch, place.sharing_a(), ptx::KP_KEEP_A);
                 else ptx::load_box(to, a, ring.full(), x, y, a_batch, ptx::KP_KEEP_A);
             }
 #pragma unroll
             for (int i = 0; i < Config::B_BOXES; i++) {
-                if (KP_SHARE_B && i % 2 != rank) continue;
+                if (Config::CLUSTER_M > 1 && i % Config::CLUSTER_M != place.m) continue;
                 u32 to = ring.b() + i * (Config::B_BYTES / Config::B_BOXES), column = box_column(p, n, i);
                 i32 x = Config::B_MN ? column : k * Config::BK, y = Config::B_MN ? k * Config::BK : column;
-                if (KP_SHARE_B) ptx::load_box_multicast(to, b, ring.full(), x, y, b_batch, ALL, ptx::KP_KEEP_B);
+                if (Config::CLUSTER_M > 1) ptx::load_box_multicast(to, b, ring.full(), x, y, b_batch, place.sharing_b(), ptx::KP_KEEP_B);
                 else ptx::load_box(to, b, ring.full(), x, y, b_batch, ptx::KP_KEEP_B);
             }
         }
@@ -200,10 +224,10 @@ struct Sums {
     float d[Config::MI][Config::WN / 2];
 };
 
-// A warp tells all blocks whose copies land in this stage that it is done with it.
-KP_FN void release(u32 empty) {
-    if (Config::SHARE > 1) {
-        if (ptx::lane() < Config::SHARE) ptx::mbarrier_arrive_at(empty, ptx::lane());
+// A warp tells all blocks that load for this one that it is done with a stage. `block` is the one this lane tells, if any.
+KP_FN void release(u32 empty, u32 block) {
+    if (Config::CLUSTER > 1) {
+        if (ptx::lane() < Config::SERVED) ptx::mbarrier_arrive_at(empty, block);
     } else if (ptx::elect()) ptx::mbarrier_arrive(empty);
 }
 
@@ -225,7 +249,7 @@ KP_FN void issue(Sums &sums, const Ring &ring, u32 team_m, u32 team_n, u32 accum
 }
 
 // Sums the item's k blocks.
-KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n) {
+KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block) {
     u32 before = 0;
     for (u32 k = item.begin; k < item.end; k++) {
         ptx::mbarrier_wait(ring.full(), ring.parity);
@@ -234,11 +258,11 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
         wgmma::commit();
         if (KP_IN_FLIGHT == 0) {
             wgmma::wait<0>();
-            release(ring.empty());
+            release(ring.empty(), block);
         } else {
             if (k > item.begin) {
                 wgmma::wait<1>();
-                release(before);
+                release(before, block);
             }
             before = ring.empty();
         }
@@ -246,14 +270,14 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
     }
     if (KP_IN_FLIGHT) {
         wgmma::wait<0>();
-        release(before);
+        release(before, block);
     }
 #pragma unroll
     for (int i = 0; i < Config::MI; i++) wgmma::pin(sums.d[i]);
 }
 
 // The same for 8-bit types, whose tensor cores keep fewer bits: every PROMOTE blocks the sums are added to f32.
-KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n) {
+KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block) {
     sums = {};
     Sums part;
     for (u32 k = item.begin; k < item.end;) {
@@ -263,7 +287,7 @@ KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_
             issue(part, ring, team_m, team_n, k - first);
             wgmma::commit();
             wgmma::wait<0>();
-            release(ring.empty());
+            release(ring.empty(), block);
         }
 #pragma unroll
         for (int i = 0; i < Config::MI; i++) {
@@ -276,10 +300,10 @@ KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_
 
 // Where block `rank` of cluster `c` leaves the sums of the warpgroup `team`, and how it tells.
 KP_FN float4 *partial(const Params &p, u32 c, u32 rank, u32 team, u32 thread) {
-    u64 slot = ((u64)c * Config::SHARE + rank) * Config::TEAM + team;
+    u64 slot = ((u64)c * Config::CLUSTER + rank) * Config::TEAM + team;
     return (float4 *)p.partials + slot * (Config::MI * Config::WN / 8 * 128) + thread;
 }
-KP_FN u32 *flag(const Params &p, u32 c, u32 rank, u32 team) { return p.flags + (c * Config::SHARE + rank) * Config::TEAM + team; }
+KP_FN u32 *flag(const Params &p, u32 c, u32 rank, u32 team) { return p.flags + (c * Config::CLUSTER + rank) * Config::TEAM + team; }
 
 KP_FN void leave(const Params &p, const Sums &sums, const Schedule &s, u32 rank, u32 team, u32 thread, u32 barrier) {
     float4 *to = partial(p, s.cluster, rank, team, thread);
@@ -289,7 +313,7 @@ KP_FN void leave(const Params &p, const Sums &sums, const Schedule &s, u32 rank,
         for (int j = 0; j < Config::WN / 8; j++)
             __stcg(to + (i * (Config::WN / 8) + j) * 128,
                    float4{sums.d[i][4 * j], sums.d[i][4 * j + 1], sums.d[i][4 * j + 2], sums.d[i][4 * j + 3]});
-    __threadfence();
+    // The barrier and the release make all 128 threads' sums visible before the flag.
     ptx::sync_threads(barrier, 128);
     if (thread == 0) ptx::store_release(flag(p, s.cluster, rank, team), 1);
 }
@@ -316,27 +340,36 @@ KP_FN void gather(const Params &p, Sums &sums, const Schedule &s, const Item &it
     }
 }
 
+// Named barriers: 1 and up within a warpgroup, TURN and up for the turns of a ping-pong.
+constexpr u32 TURN = 8;
+
 // A multiplying warpgroup.
-KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, Schedule schedule, u32 rank, u32 group) {
+KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, Schedule schedule, const Place &place, u32 group) {
     u32 team = KP_PINGPONG ? 0 : group, team_m = team % Config::TEAM_M, team_n = team / Config::TEAM_M;
-    u32 thread = threadIdx.x % 128, barrier = 1 + group;
+    u32 thread = threadIdx.x % 128, barrier = 1 + group, block = place.serving(ptx::lane());
     typename Config::Out out{p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread, 0};
+    // Ping-pong: a warpgroup multiplies when the other one has, and so meets every stage in its turn; barriers know only two phases.
+    if (KP_PINGPONG && group == 1) ptx::arrive_threads(TURN, 256);
     Item item;
     for (u32 turn = 0; schedule.next(item); turn++) {
-        if (KP_PINGPONG && turn % Config::WARPGROUPS != group) {
-            ring.skip(item.end - item.begin);
-            continue;
+        if (KP_PINGPONG) {
+            if (turn % 2 != group) {
+                ring.skip(item.end - item.begin);
+                continue;
+            }
+            ptx::sync_threads(TURN + group, 256);
         }
         Sums sums;
-        if constexpr (Config::PROMOTE > 0) multiply_promoted(sums, ring, item, team_m, team_n);
-        else multiply(sums, ring, item, team_m, team_n);
+        if constexpr (Config::PROMOTE > 0) multiply_promoted(sums, ring, item, team_m, team_n, block);
+        else multiply(sums, ring, item, team_m, team_n, block);
+        if (KP_PINGPONG) ptx::arrive_threads(TURN + (group ^ 1), 256);
         if (item.begin != 0) {
-            leave(p, sums, schedule, rank, team, thread, barrier);
+            leave(p, sums, schedule, place.rank, team, thread, barrier);
             continue;
         }
-        if (item.end != p.tiles.k) gather(p, sums, schedule, item, rank, team, thread, barrier);
-        u32 m = (KP_SHARE_B ? 2 * item.m + rank : item.m) * KP_BM + team_m * Config::WM;
-        u32 n = tile_column(KP_SHARE_A ? 2 * item.n + rank : item.n) + team_n * Config::WN;
+        if (item.end != p.tiles.k) gather(p, sums, schedule, item, place.rank, team, thread, barrier);
+        u32 m = place.tile_m(item) * KP_BM + team_m * Config::WM;
+        u32 n = tile_column(place.tile_n(item)) + team_n * Config::WN;
         u32 corner = Config::GATE == Gate::PAIRS ? n / 2 : n;
 #pragma unroll
         for (int i = 0; i < Config::MI; i++) out.rows(sums.d[i], m + 64 * i, corner, item.batch);
@@ -349,30 +382,31 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), 1)
          const __grid_constant__ Params p) {
     extern __shared__ u8 shared[];
     Ring ring{(ptx::smem_address(shared) + 1023) & ~1023u};
-    u32 warp = ptx::warp(), rank = Config::SHARE > 1 ? ptx::cluster_rank() : 0;
+    u32 warp = ptx::warp();
+    Place place;
     if (warp == 0 && ptx::elect()) {
         ptx::prefetch_map(&a), ptx::prefetch_map(&b), ptx::prefetch_map(&d);
         for (Ring r = ring; r.parity == 0; r.step()) {
             ptx::mbarrier_init(r.full(), 1);
-            ptx::mbarrier_init(r.empty(), Config::SHARE * Config::TEAM * 4);
+            ptx::mbarrier_init(r.empty(), Config::SERVED * Config::TEAM * 4);
         }
         ptx::mbarrier_init_fence();
     }
     __syncwarp();
-    if (Config::SHARE > 1) ptx::cluster_sync();
+    if (Config::CLUSTER > 1) ptx::cluster_sync();
     else __syncthreads();
     ptx::wait_for_previous_kernel();
     ptx::allow_next_kernel();
 
-    Schedule schedule(p.tiles, blockIdx.x / Config::SHARE, gridDim.x / Config::SHARE);
+    Schedule schedule(p.tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER);
     if (warp < 4) {
         ptx::give_registers<KP_WARPGROUPS == 3 ? 32 : 40>();
-        if (warp == 0 && ptx::elect()) load(p, &a, &b, ring, schedule, rank);
+        if (warp == 0 && ptx::elect()) load(p, &a, &b, ring, schedule, place);
         __syncwarp();
     } else {
         ptx::take_registers<KP_WARPGROUPS == 3 ? 160 : KP_WARPGROUPS == 1 ? 248 : 232>();
-        consume(p, &d, ring, schedule, rank, warp / 4 - 1);
+        consume(p, &d, ring, schedule, place, warp / 4 - 1);
     }
     // A block's shared memory outlives what its neighbour still sends to it.
-    if (Config::SHARE > 1) ptx::cluster_sync();
+    if (Config::CLUSTER > 1) ptx::cluster_sync();
 }

@@ -1,0 +1,61 @@
+// Numbers: conversions of pairs, activations.
+#pragma once
+#include "common/cuda/ptx.cuh"
+
+// Types of stored elements.
+enum class Type { NONE, F32, F16, BF16, E4M3, E5M2 };
+
+KP_FN constexpr u32 bytes_of(Type t) { return t == Type::F32 ? 4 : t == Type::F16 || t == Type::BF16 ? 2 : 1; }
+
+// Two numbers rounded to nearest even; the first lies in the low half. Floats of 8 bits saturate, f16 and bf16 become infinite.
+template <Type T> KP_FN u32 pack(float x, float y) {
+    u32 p;
+    if constexpr (T == Type::BF16) asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(p) : "f"(x), "f"(y));
+    else if constexpr (T == Type::F16) asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(p) : "f"(x), "f"(y));
+    else {
+        u16 h;
+        if constexpr (T == Type::E4M3) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(h) : "f"(x), "f"(y));
+        else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %2, %1;" : "=h"(h) : "f"(x), "f"(y));
+        p = h;
+    }
+    return p;
+}
+
+template <Type T> KP_FN float widened(u16 x) {
+    float y;
+    if constexpr (T == Type::BF16) y = __uint_as_float((u32)x << 16);
+    else asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+
+// Element `i` of an array of type T in global memory.
+template <Type T> KP_FN float load(u64 array, i64 i) {
+    if constexpr (T == Type::F32) return ((const float *)array)[i];
+    else return widened<T>(((const u16 *)array)[i]);
+}
+// Elements `i` and `i + 1`, in one access; `i` is even and the array aligned to two elements.
+template <Type T> KP_FN float2 load_pair(u64 array, i64 i) {
+    if constexpr (T == Type::F32) return *(const float2 *)((const float *)array + i);
+    else {
+        u32 p = *(const u32 *)((const u16 *)array + i);
+        return {widened<T>((u16)p), widened<T>((u16)(p >> 16))};
+    }
+}
+
+// --- Activations, as kp-hal's `Act` defines them
+
+enum class Act { IDENTITY, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH };
+
+template <Act A> KP_FN float activated(float x) {
+    if constexpr (A == Act::RELU) return x < 0 ? 0 : x; // NaN stays NaN
+    // By erfc, since 1 + erf cancels where x is far below zero.
+    else if constexpr (A == Act::GELU) return 0.5f * x * erfcf(-0.70710678118654752f * x);
+    // x / 2 (1 + tanh y) is x / (1 + e^-2y), which does not cancel either.
+    else if constexpr (A == Act::GELU_TANH) {
+        float y = 1.5957691216057308f * (x + 0.044715f * x * x * x);
+        return __fdividef(x, 1 + expf(-y));
+    } else if constexpr (A == Act::SILU) return __fdividef(x, 1 + expf(-x));
+    else if constexpr (A == Act::SIGMOID) return __fdividef(1, 1 + expf(-x));
+    else if constexpr (A == Act::TANH) return tanhf(x);
+    else return x;
+}
