@@ -191,7 +191,8 @@ KP_FN u32 box_column(const Params &p, u32 n, int i) {
 }
 
 // The copying thread.
-KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, Ring ring, Schedule schedule, const Place &place) {
+KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, Ring ring, const Place &place) {
+    Schedule schedule(p.tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER);
     Item item;
     while (schedule.next(item)) {
         u32 m = place.tile_m(item) * KP_BM, n = place.tile_n(item);
@@ -344,7 +345,8 @@ KP_FN void gather(const Params &p, Sums &sums, const Schedule &s, const Item &it
 constexpr u32 TURN = 8;
 
 // A multiplying warpgroup.
-KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, Schedule schedule, const Place &place, u32 group) {
+KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &place, u32 group) {
+    Schedule schedule(p.tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER);
     u32 team = KP_PINGPONG ? 0 : group, team_m = team % Config::TEAM_M, team_n = team / Config::TEAM_M;
     u32 thread = threadIdx.x % 128, barrier = 1 + group, block = place.serving(ptx::lane());
     typename Config::Out out{p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread, 0};
@@ -398,14 +400,13 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), 1)
     ptx::wait_for_previous_kernel();
     ptx::allow_next_kernel();
 
-    Schedule schedule(p.tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER);
     if (warp < 4) {
-        ptx::give_registers<KP_WARPGROUPS == 3 ? 32 : 40>();
-        if (warp == 0 && ptx::elect()) load(p, &a, &b, ring, schedule, place);
+        ptx::give_registers<KP_WARPGROUPS == 3 ? 32 : KP_WARPGROUPS == 2 ? 56 : 40>();
+        if (warp == 0 && ptx::elect()) load(p, &a, &b, ring, place);
         __syncwarp();
     } else {
-        ptx::take_registers<KP_WARPGROUPS == 3 ? 160 : KP_WARPGROUPS == 1 ? 248 : 232>();
-        consume(p, &d, ring, schedule, place, warp / 4 - 1);
+        ptx::take_registers<KP_WARPGROUPS == 3 ? 160 : KP_WARPGROUPS == 2 ? 224 : 248>();
+        consume(p, &d, ring, place, warp / 4 - 1);
     }
     // A block's shared memory outlives what its neighbour still sends to it.
     if (Config::CLUSTER > 1) ptx::cluster_sync();

@@ -26,11 +26,11 @@ template <class T, int ROWS, int COLUMNS> struct Store {
     static constexpr int SIZE = bytes_of(T::D);
     static constexpr int OUT = GATED ? COLUMNS / 2 : COLUMNS;
     // A slab is 64 rows of `WIDTH` bytes, swizzled: what one store of the copy engine takes.
-    static constexpr int WIDTH = OUT * SIZE % 128 == 0 ? 128 : 64;
+    static constexpr int WIDTH = OUT * SIZE % 128 == 0 ? 128 : OUT * SIZE % 64 == 0 ? 64 : 32;
     static constexpr int SLAB = 64 * WIDTH;
     static constexpr int SLAB_COLUMNS = WIDTH / SIZE;
     static constexpr int SLABS = OUT / SLAB_COLUMNS;
-    static_assert(OUT * SIZE % 64 == 0, "a warpgroup stores rows of 64 or 128 bytes");
+    static_assert(OUT * SIZE % 32 == 0 && SLAB_COLUMNS % 16 == 0, "rows of slabs are 32, 64 or 128 bytes, in pairs of 8 columns");
 
     const Epilogue &e;
     const TensorMap *map;
@@ -40,7 +40,8 @@ template <class T, int ROWS, int COLUMNS> struct Store {
     u32 buffer;   // to be written next, always free
 
     KP_FN static u32 place(u32 row, u32 column) {
-        return row * WIDTH + (column ^ (WIDTH == 128 ? row % 8 * 16 : row / 2 % 4 * 16));
+        // The 16-byte piece's number, with the bits of the address that count rows of 128 bytes.
+        return row * WIDTH + (column ^ row * WIDTH / 128 % (WIDTH / 16) * 16);
     }
 
     // The sum of the product at two neighbours of a row becomes X; `column` is even.

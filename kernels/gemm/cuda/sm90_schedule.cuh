@@ -12,6 +12,7 @@ struct Tiles {
     // still in the L2 cache.
     u32 group, n_first;
     // The first `streamed` tiles are cut along k, and all clusters get equal parts of them; the other tiles are computed whole.
+    // `streamed` · `k` is 0 or at least the number of clusters, and less than 2³².
     u32 streamed;
 };
 
@@ -31,16 +32,18 @@ struct Item {
 struct Schedule {
     const Tiles &tiles;
     u32 cluster, clusters;
+    u32 part, rest; // blocks along k of each cluster, and how many clusters get one more
     u32 at, end;   // blocks along k of all streamed tiles
     u32 whole;     // the next whole tile
 
     KP_FN Schedule(const Tiles &t, u32 cluster, u32 clusters) : tiles(t), cluster(cluster), clusters(clusters) {
+        part = t.streamed * t.k / clusters, rest = t.streamed * t.k % clusters;
         at = bound(cluster), end = bound(cluster + 1);
         whole = t.streamed + cluster;
     }
 
     // Where cluster `c` begins.
-    KP_FN u32 bound(u32 c) const { return (u32)((u64)tiles.streamed * tiles.k * c / clusters); }
+    KP_FN u32 bound(u32 c) const { return c * part + min(c, rest); }
 
     KP_FN bool next(Item &item) {
         u32 tile;

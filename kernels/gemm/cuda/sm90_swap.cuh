@@ -1,0 +1,291 @@
+// What the kernels share that lay the weights' n along the matrix unit's fixed 64 rows and the few rows of A along its free
+// side, so that nothing is padded but m to a multiple of 8.
+//
+//      a tile of Dᵗ: GROUPS·64·SLABS columns of the product by TOKENS of its rows        a stage, of STEPS·128 bytes of k
+//                TOKENS                                                                   B  STEPS × [ROWS × 128 bytes]
+//      group 0  ┌──────┐ 64·SLABS                                                         A  STEPS × [TOKENS × 128 bytes]
+//      group 1  └──────┘
+//
+// One warp copies boxes; GROUPS warpgroups multiply, and each stores its own part of the tile by way of shared memory, where
+// it is transposed.
+//
+// Maps     a: {k, m, batch}, box {128 bytes, TOKENS, 1}; b: {k, n, batch}, box {128 bytes, ROWS, 1}, or {128 bytes,
+//          32·SLABS, 1} if the gate is HALVES; both swizzled by 128 bytes, zeros outside
+// Macros   KP_TYPES     BF16, F16, E4M3, E5M2, E4M3_E5M2 (of B, then of A), E5M2_E4M3
+//          KP_TOKENS    8 … 128, a multiple of 8          KP_SLABS, KP_GROUPS   1 or 2
+//          KP_STEPS     1, 2 or 4                         KP_STAGES             as shared memory allows
+//          KP_PROMOTE   1: sums of 8-bit floats go to f32 registers after every 128 of k, and are as good as f32's;
+//                       0: they stay in the matrix unit
+//          KP_SCALE     NONE, TENSOR, ROW
+//          KP_PREFETCH  1: the first boxes of B are asked into L2 before the wait for the kernel before
+//          KP_KEEP_B    ptx::Keep's name for B's boxes
+//          KP_D, KP_C, KP_BIAS, KP_RESIDUAL   Type's names; KP_ACT, KP_GATE   Act's and Gate's names
+//          KP_BLOCKS_PER_SM                   blocks that registers must allow
+#pragma once
+#include "common/cuda/math.cuh"
+#include "common/cuda/wgmma.cuh"
+#include "gemm/cuda/sm90_epilogue.cuh"
+
+namespace swap {
+
+constexpr WgmmaType TYPES = WgmmaType::KP_TYPES;
+constexpr Type D = Type::KP_D, C = Type::KP_C, BIAS = Type::KP_BIAS, RESIDUAL = Type::KP_RESIDUAL;
+constexpr Act ACT = Act::KP_ACT;
+constexpr Gate GATE = Gate::KP_GATE;
+constexpr Scale SCALE = Scale::KP_SCALE;
+constexpr u32 TOKENS = KP_TOKENS, SLABS = KP_SLABS, GROUPS = KP_GROUPS, STEPS = KP_STEPS, STAGES = KP_STAGES;
+
+constexpr bool WIDE = TYPES == WgmmaType::BF16 || TYPES == WgmmaType::F16;
+constexpr u32 STEP_K = WIDE ? 64 : 128;                   // elements of 128 bytes
+constexpr u32 GROUP_ROWS = 64 * SLABS, ROWS = GROUPS * GROUP_ROWS;
+constexpr u32 B_STEP = ROWS * 128, A_STEP = TOKENS * 128; // bytes
+constexpr u32 STAGE = STEPS * (A_STEP + B_STEP);
+constexpr u32 OUT = GATE == Gate::NONE ? GROUP_ROWS : GROUP_ROWS / 2; // columns of D of a group
+constexpr u32 PITCH = GROUP_ROWS + 4;                     // floats of a row of sums; 4 more keep a fragment's stores apart
+constexpr u32 GROUP_SUMS = TOKENS * PITCH * 4;            // bytes
+constexpr u32 THREADS = 128 * GROUPS + 32;
+
+// What a launch has, whatever its blocks' order.
+struct Problem {
+    Epilogue epilogue;
+    u64 d;
+    u32 stages_k;             // stages along k
+    u32 a_batched, b_batched; // 0 if one matrix serves the whole batch
+};
+
+// Stages of shared memory as one role sees them.
+struct Ring {
+    u32 base, barriers;
+    u32 stage = 0, parity = 0;
+
+    KP_FN u32 b() const { return base + stage * STAGE; }
+    KP_FN u32 a() const { return b() + STEPS * B_STEP; }
+    KP_FN u32 full() const { return barriers + 8 * stage; }
+    KP_FN u32 empty() const { return full() + 8 * STAGES; }
+    KP_FN void step() {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+    // By one thread; a barrier of the block must follow.
+    KP_FN void init() const {
+        for (u32 s = 0; s < STAGES; ++s) {
+            ptx::mbarrier_init(barriers + 8 * s, 1);
+            ptx::mbarrier_init(barriers + 8 * (STAGES + s), GROUPS * 4);
+        }
+        ptx::mbarrier_init_fence();
+    }
+};
+
+// ---- load ----
+
+// The copying thread: stages `begin` to `end` along k of B's tile `tile` and of A's rows from `row0` on.
+struct Loader {
+    const TensorMap *a, *b;
+    const Problem &p;
+
+    // The first row of B's box, and boxes of a tile.
+    static constexpr u32 BOXES = GATE == Gate::HALVES ? 2 * GROUPS : 1;
+    KP_FN u32 row(u32 tile, u32 box) const {
+        if (GATE != Gate::HALVES) return tile * ROWS;
+        return (tile * GROUPS + box / 2) * OUT + box % 2 * (p.epilogue.n / 2);
+    }
+    // Asks for boxes of B ahead of all waits: L2 is where the writes of the kernel before land too.
+    KP_FN void prefetch(u32 tile, u32 batch, u32 begin, u32 end) const {
+        for (u32 i = begin * STEPS; i < min(end, begin + STAGES) * STEPS; ++i)
+#pragma unroll
+            for (u32 box = 0; box < BOXES; ++box)
+                asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(b), "r"(i * STEP_K),
+                             "r"(row(tile, box)), "r"(p.b_batched ? batch : 0)
+                             : "memory");
+    }
+    KP_FN void load(Ring &ring, u32 tile, u32 row0, u32 batch, u32 begin, u32 end) const {
+        for (u32 i = begin; i < end; ++i, ring.step()) {
+            ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
+            ptx::mbarrier_expect(ring.full(), STAGE);
+#pragma unroll
+            for (u32 step = 0; step < STEPS; ++step)
+#pragma unroll
+                for (u32 box = 0; box < BOXES; ++box)
+                    ptx::load_box(ring.b() + step * B_STEP + box * (B_STEP / BOXES), b, ring.full(), (i * STEPS + step) * STEP_K,
+                                  row(tile, box), p.b_batched ? batch : 0, ptx::KP_KEEP_B);
+#pragma unroll
+            for (u32 step = 0; step < STEPS; ++step)
+                ptx::load_box(ring.a() + step * A_STEP, a, ring.full(), (i * STEPS + step) * STEP_K, row0, p.a_batched ? batch : 0,
+                              ptx::KEEP_LAST_OUT);
+        }
+    }
+};
+
+// ---- compute ----
+
+struct Sums {
+    float d[SLABS][TOKENS / 2];
+};
+
+KP_FN void pin(Sums &sums) {
+#pragma unroll
+    for (u32 i = 0; i < SLABS; ++i) wgmma::pin(sums.d[i]);
+}
+
+// Issues the products of 128 bytes of k.
+KP_FN void issue(Sums &sums, const Ring &ring, u32 group, u32 step, bool accumulate) {
+    const u32 b = ring.b() + step * B_STEP + group * (GROUP_ROWS * 128), a = ring.a() + step * A_STEP;
+#pragma unroll
+    for (u32 quarter = 0; quarter < 4; ++quarter)
+#pragma unroll
+        for (u32 s = 0; s < SLABS; ++s)
+            Wgmma<TOKENS>::template mma<TYPES>(sums.d[s], wgmma::k_major(b + s * (64 * 128)) + 2 * quarter, wgmma::k_major(a) + 2 * quarter,
+                                      accumulate || quarter > 0);
+}
+
+KP_FN void release(u32 empty) {
+    if (ptx::elect()) ptx::mbarrier_arrive(empty);
+}
+
+// The sums over stages `begin` to `end` of one warpgroup.
+KP_FN void multiply(Sums &sums, Ring &ring, u32 group, u32 begin, u32 end) {
+    sums = {};
+    u32 before = 0;
+    for (u32 i = begin; i < end; ++i) {
+        ptx::mbarrier_wait(ring.full(), ring.parity);
+        if constexpr (KP_PROMOTE) {
+#pragma unroll
+            for (u32 step = 0; step < STEPS; ++step) {
+                Sums part;
+                wgmma::fence();
+                issue(part, ring, group, step, false);
+                wgmma::commit();
+                wgmma::wait<0>();
+                if (step == STEPS - 1) release(ring.empty());
+                pin(part);
+#pragma unroll
+                for (u32 s = 0; s < SLABS; ++s)
+#pragma unroll
+                    for (u32 j = 0; j < TOKENS / 2; ++j) sums.d[s][j] += part.d[s][j];
+            }
+        } else {
+            wgmma::fence();
+#pragma unroll
+            for (u32 step = 0; step < STEPS; ++step) issue(sums, ring, group, step, true);
+            wgmma::commit();
+            // The stage before is done; this one goes on while the next is waited for.
+            wgmma::wait<1>();
+            if (i > begin) release(before);
+            before = ring.empty();
+        }
+        ring.step();
+    }
+    if constexpr (!KP_PROMOTE) {
+        wgmma::wait<0>();
+        if (begin < end) release(before);
+    }
+    pin(sums);
+}
+
+// ---- store ----
+
+// Leaves a group's sums at `at`, a row of them for each row of A.
+KP_FN void transpose(const Sums &sums, u32 at) {
+    const u32 row = threadIdx.x % 128 / 32 * 16 + ptx::lane() / 4, token = ptx::lane() % 4 * 2;
+#pragma unroll
+    for (u32 s = 0; s < SLABS; ++s)
+#pragma unroll
+        for (u32 j = 0; j < TOKENS / 2; ++j)
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + ((j / 4 * 8 + token + j % 2) * PITCH + row + s * 64 + j / 2 % 2 * 8) * 4),
+                         "f"(sums.d[s][j])
+                         : "memory");
+}
+
+// Four neighbours of a row of sums, of all ranks of the cluster.
+template <u32 RANKS> KP_FN float4 total(u32 at) {
+    float4 sum = {0, 0, 0, 0};
+#pragma unroll
+    for (u32 rank = 0; rank < RANKS; ++rank) {
+        float4 x;
+        if constexpr (RANKS == 1)
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at));
+        else
+            asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [r];\n}"
+                         : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                         : "r"(at), "r"(rank));
+        sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+    }
+    return sum;
+}
+
+// X of one element of the product.
+KP_FN float finished(const Epilogue &e, float x, float scale, u32 row, u32 column, u32 batch) {
+    if (column >= e.n) return 0;
+    if constexpr (SCALE == Scale::ROW) scale *= ((const float *)e.b_scale)[column];
+    x *= scale;
+    if constexpr (C != Type::NONE)
+        if (e.beta != 0) x += e.beta * load<C>(e.c, batch * e.c_stride + row * e.c_ld + column);
+    if constexpr (BIAS != Type::NONE) x += load<BIAS>(e.bias, column);
+    return x;
+}
+
+KP_FN void store(u64 array, i64 i, float x) {
+    if constexpr (D == Type::F32) ((float *)array)[i] = x;
+    else if constexpr (bytes_of(D) == 2) ((u16 *)array)[i] = (u16)pack<D>(x, 0);
+    else ((u8 *)array)[i] = (u8)pack<D>(x, 0);
+}
+
+// Four neighbours, aligned to their size.
+KP_FN void store_four(u64 array, i64 i, const float (&y)[4]) {
+    if constexpr (D == Type::F32) *(float4 *)((float *)array + i) = {y[0], y[1], y[2], y[3]};
+    else if constexpr (bytes_of(D) == 2) *(uint2 *)((u16 *)array + i) = {pack<D>(y[0], y[1]), pack<D>(y[2], y[3])};
+    else *(u32 *)((u8 *)array + i) = pack<D>(y[0], y[1]) | pack<D>(y[2], y[3]) << 16;
+}
+
+// Finishes and stores what lies at `at` in the RANKS blocks of a cluster: every RANKS-th part of a group's tile of columns
+// `tile`, of rows from `row0` on.
+template <u32 RANKS> KP_FN void finish(const Problem &p, u32 at, u32 tile, u32 row0, u32 batch, u32 rank) {
+    const Epilogue &e = p.epilogue;
+    const u32 columns = GATE == Gate::NONE ? e.n : e.n / 2;
+    const bool aligned = e.d_ld % 4 == 0 && e.d_stride % 4 == 0 && p.d % (4 * bytes_of(D)) == 0;
+    float scale = e.alpha;
+    if constexpr (SCALE == Scale::TENSOR) scale *= *(const float *)e.a_scale * *(const float *)e.b_scale;
+    constexpr u32 QUADS = OUT / 4;
+    const u32 rows = min(TOKENS, e.m - row0);
+    for (u32 i = rank * 128 + threadIdx.x % 128; i < rows * QUADS; i += RANKS * 128) {
+        const u32 row = row0 + i / QUADS, quad = i % QUADS * 4, column = tile * OUT + quad; // of D
+        const u32 from = at + i / QUADS * (PITCH * 4);
+        if (column >= columns) continue;
+        float s = scale;
+        if constexpr (SCALE == Scale::ROW) s *= ((const float *)e.a_scale)[row];
+        float y[4];
+        if constexpr (GATE == Gate::NONE) {
+            float4 x = total<RANKS>(from + quad * 4);
+            y[0] = x.x, y[1] = x.y, y[2] = x.z, y[3] = x.w;
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j) y[j] = activated<ACT>(finished(e, y[j], s, row, column + j, batch));
+        } else {
+            constexpr bool PAIRS = GATE == Gate::PAIRS;
+            float4 low = total<RANKS>(from + (PAIRS ? 2 * quad : quad) * 4);
+            float4 high = total<RANKS>(from + (PAIRS ? 2 * quad + 4 : OUT + quad) * 4);
+            float g[4] = {low.x, PAIRS ? low.z : low.y, PAIRS ? high.x : low.z, PAIRS ? high.z : low.w};
+            float u[4] = {PAIRS ? low.y : high.x, PAIRS ? low.w : high.y, PAIRS ? high.y : high.z, high.w};
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j) {
+                u32 first = PAIRS ? 2 * (column + j) : column + j, second = PAIRS ? first + 1 : first + columns;
+                y[j] = activated<ACT>(finished(e, g[j], s, row, first, batch)) * finished(e, u[j], s, row, second, batch);
+            }
+        }
+        const i64 to = batch * e.d_stride + row * e.d_ld + column;
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            if constexpr (RESIDUAL != Type::NONE)
+                if (column + j < columns) y[j] += load<RESIDUAL>(e.residual, to + j);
+            if constexpr (bytes_of(D) == 1)
+                if (e.d_scale) y[j] /= *(const float *)e.d_scale;
+        }
+        if (aligned && column + 4 <= columns) {
+            store_four(p.d, to, y);
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j)
+                if (column + j < columns) store(p.d, to + j, y[j]);
+        }
+    }
+}
+
+} // namespace swap
