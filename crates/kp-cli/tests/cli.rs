@@ -316,8 +316,8 @@ fn an_interrupted_bench_leaves_no_broken_file() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     // kp catches neither, so TERM does what Ctrl-C does, but for one thing: whoever runs tests in the background may
-    // have told all its children to ignore INT.
-    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill runs");
+    // have told all its children to ignore INT. The shell's own `kill`, because a bare system has no other.
+    let sent = Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status().expect("sh runs");
     assert!(sent.success() && !child.wait().expect("kp ends").success());
     let files = folder.files();
     assert!(files.len() == 1 && files[0].ends_with(".jsonl.part"), "{files:?}");
