@@ -26,7 +26,8 @@ impl Tensor {
     pub(super) fn copied(&self, dtype: DType) -> Result<Self> {
         let mut out = Output::new(&self.engine, self.shape(), dtype)?;
         let how = self.copy_part(self.extent, &mut out, 0)?;
-        Ok(out.finish(&self.engine, how))
+        let error_bound = self.error_bound.filter(|_| dtype == self.dtype());
+        Ok(Tensor { error_bound, ..out.finish(&self.engine, how) })
     }
 
     /// Copies the part `extent` to elements from `at` of `out`: in one launch if it is a pattern that a kernel can

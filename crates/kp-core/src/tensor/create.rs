@@ -154,7 +154,7 @@ impl Tensor {
         let [codes, scale, global, zero] = buffers;
         let codes = codes.expect("every format has codes");
         let data = Arc::new(Data { codes, scale, global, zero });
-        Ok(Self { engine: engine.clone(), data, extent, format, flipped: false, how: How::Host })
+        Ok(Self { engine: engine.clone(), data, extent, format, flipped: false, how: How::Host, error_bound: None })
     }
 }
 

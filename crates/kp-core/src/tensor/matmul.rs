@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use super::{
-    Data, Tensor,
+    Data, Tensor, error_bound,
     run::{Output, Run, dim, refuse},
     view::{Plane, shape_text},
 };
@@ -33,6 +33,18 @@ pub struct Epilogue<'t> {
 impl Default for Epilogue<'_> {
     fn default() -> Self {
         Self { bias: None, act: Act::Identity, gate: Gate::None, residual: None, alpha: 1.0, out: None, acc: None }
+    }
+}
+
+impl Epilogue<'_> {
+    /// What the product of `a` and `b` is stored as.
+    pub(super) fn result(&self, op: &'static str, a: Format, b: Format) -> Result<Format> {
+        let out = self.out.unwrap_or_else(|| result_format(a, b));
+        if matches!(out.scheme, Scheme::Tensor | Scheme::Nv) {
+            let rule = "the result's scale is known only when all of it is: quantize it afterwards";
+            return Err(refuse(op, [("the result", out.to_string())], rule));
+        }
+        Ok(out)
     }
 }
 
@@ -101,11 +113,7 @@ impl Tensor {
             }
         }
 
-        let out = epilogue.out.unwrap_or_else(|| result_format(a.0.format, b.0.format));
-        if matches!(out.scheme, Scheme::Tensor | Scheme::Nv) {
-            let rule = "the result's scale is known only when all of it is: quantize it afterwards";
-            return Err(refuse(OP, [("the result", out.to_string())], rule));
-        }
+        let out = epilogue.result(OP, a.0.format, b.0.format)?;
         let bias = epilogue.bias.map(|bias| bias.vector(OP, "the bias", n)).transpose()?;
         let residual = epilogue.residual.map(|residual| residual.of_shape(OP, "the residual", &d_shape)).transpose()?;
         let [m, n, k] = [("rows of a", a_plane.rows), ("columns of b", n), ("columns of a", k)].map(|(w, s)| dim(w, s));
@@ -144,11 +152,12 @@ impl Tensor {
             ..GemmArgs::new(run.read(&a.0), run.read(&b.0), codes.slice_mut())
         };
         let how = run.launch(spec, &args)?;
-        Ok(result.finish(&a.0.engine, how))
+        let error_bound = error_bound::of_product(&spec, epilogue.alpha);
+        Ok(Self { error_bound, ..result.finish(&a.0.engine, how) })
     }
 
     /// The tensor as matrices, copied if it is none.
-    fn as_operand(&self, op: &'static str, right: bool) -> Result<(Self, Plane)> {
+    pub(super) fn as_operand(&self, op: &'static str, right: bool) -> Result<(Self, Plane)> {
         if let Some(plane) = self.extent.as_planes(self.dtype()) {
             return Ok((self.clone(), plane));
         }
@@ -171,12 +180,12 @@ impl Tensor {
 }
 
 /// Whether a's scales serve parts of its rows, b's of its columns.
-fn runs_along_k(tensor: &Tensor, right: bool) -> bool {
+pub(super) fn runs_along_k(tensor: &Tensor, right: bool) -> bool {
     matches!(tensor.format.scheme, Scheme::None | Scheme::Tensor) || tensor.flipped == right
 }
 
 /// Whether the scales of many matrices are those of one with all their rows.
-fn per_row(format: Format) -> bool {
+pub(super) fn per_row(format: Format) -> bool {
     format.scheme == Scheme::Tensor || (format.block().0 == 1 && format.scales == ScaleLayout::Inner)
 }
 
@@ -191,7 +200,7 @@ fn result_format(a: Format, b: Format) -> Format {
     }
 }
 
-fn matrix(format: Format, plane: &Plane, batch: usize) -> Result<Matrix> {
+pub(super) fn matrix(format: Format, plane: &Plane, batch: usize) -> Result<Matrix> {
     let stride = if plane.batch == 1 && batch > 1 { 0 } else { plane.stride as u64 };
     Ok(Matrix { format, order: plane.order, ld: dim("the distance between rows", plane.ld)?, stride })
 }

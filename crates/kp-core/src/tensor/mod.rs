@@ -33,9 +33,12 @@ mod bucket;
 mod cast;
 mod create;
 mod element;
+mod error_bound;
 mod gather;
+mod grouped_gemm;
 mod matmul;
 mod norm;
+mod norm_backward;
 mod pointwise;
 mod quantize;
 mod reduce;
@@ -53,6 +56,7 @@ pub use element::Element;
 pub use gather::Sequences;
 pub use matmul::Epilogue;
 pub use norm::Norm;
+pub use norm_backward::NormGradients;
 pub use quantize::formats;
 pub use reduce::Over;
 pub use rope::RopeTable;
@@ -75,6 +79,8 @@ pub struct Tensor {
     /// Whether the last two dimensions were exchanged since scales were computed; always `false` without scales.
     flipped: bool,
     how: How,
+    /// See [`Tensor::error_bound`].
+    error_bound: Option<f64>,
 }
 
 /// The buffers of a tensor.
@@ -156,6 +162,22 @@ impl Tensor {
     /// What made it: the backend, op and kernel of the operation, or the host. Views keep what made their buffer.
     pub fn how(&self) -> How {
         self.how
+    }
+
+    /// How far a product may be from the exact product of its operands as they are stored, relative to the sum of the
+    /// magnitudes of the terms that an element is the sum of (each `alpha·a·b`, the bias, the residual):
+    ///
+    /// ```text
+    /// |got − exact| ≤ error_bound · (Σ|alpha·a·b| + |bias| + |residual|)
+    /// ```
+    /// Derived from types and `k` alone, for the worst order of adding and rounding; random numbers come much
+    /// closer. It holds where no number on the way is past or below the normal numbers of its type.
+    ///
+    /// `None` for what is no product of [`matmul`](Self::matmul) and its kin, and for products whose error is no such
+    /// share: those quantized or rounded to integers as they are stored, gated, or activated other than by `relu`.
+    /// Views and copies keep what their tensor has.
+    pub fn error_bound(&self) -> Option<f64> {
+        self.error_bound
     }
 
     /// Bytes that its numbers and scales occupy on the device, shared ones included.

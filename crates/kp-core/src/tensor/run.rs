@@ -83,7 +83,7 @@ impl Output {
     /// The tensor, once a kernel that fills it is enqueued.
     pub(super) fn finish(self, engine: &Engine, how: How) -> Tensor {
         let Self { data, extent, format } = self;
-        Tensor { engine: engine.clone(), data: Arc::new(data), extent, format, flipped: false, how }
+        Tensor { engine: engine.clone(), data: Arc::new(data), extent, format, flipped: false, how, error_bound: None }
     }
 }
 
