@@ -20,8 +20,9 @@
 //! gemm/ …        an op's list, best first; one kernel per file
 //! ```
 
+pub mod compile;
+
 mod caps;
-mod compile;
 mod device;
 mod driver;
 mod fault;
@@ -36,6 +37,7 @@ mod tensor_map;
 mod timeline;
 
 pub use device::NvidiaDevice;
+pub use launch::{Config, Function, Resources};
 pub use queue::NvidiaQueue;
 
 use kp_hal::{Backend, Kernels};

