@@ -14,10 +14,12 @@ namespace wgmma {
 
 // Descriptors of tiles that the copy engine wrote with its 128-byte swizzle: slabs of 128 bytes per row, 1024-byte aligned.
 //
+// In a cluster, the upper bits of an address tell whose shared memory it is; they have no place here.
+//
 // Rows along M or N, 128 bytes of K (K-major): one slab of any number of rows. The next 32 bytes of K are 2 further.
-KP_FN u64 k_major(u32 smem) { return (u64)1 << 62 | (u64)(1024 >> 4) << 32 | smem >> 4; }
+KP_FN u64 k_major(u32 smem) { return (u64)1 << 62 | (u64)(1024 >> 4) << 32 | (smem & 0x3ffff) >> 4; }
 // Rows along K, 64 16-bit elements of M or N (MN-major): slabs of `K` rows, one behind the other. The next 16 of K are 128 further.
-template <int K> KP_FN u64 mn_major(u32 smem) { return (u64)1 << 62 | (u64)(1024 >> 4) << 32 | (u32)(K * 128 >> 4) << 16 | smem >> 4; }
+template <int K> KP_FN u64 mn_major(u32 smem) { return (u64)1 << 62 | (u64)(1024 >> 4) << 32 | (u32)(K * 128 >> 4) << 16 | (smem & 0x3ffff) >> 4; }
 
 // The descriptor `by` units of 16 bytes further; only its low word changes.
 KP_FN u64 further(u64 descriptor, u32 by) { return (descriptor & ~(u64)0xffffffff) | ((u32)descriptor + by); }

@@ -346,7 +346,7 @@ __device__ __noinline__ u64 code_of(DType t, E x) { return encode<E>(t, x); }
 /// The scale of outer row `o` of an operand whose rows have one each, or one for all.
 __device__ __forceinline__ E row_scale(const Operand &s, u32 batch, u32 o) {
     if (s.scales == nullptr) return (E)1;
-    return number_of(s.scale_dtype, s.scales, batch * s.scale_stride + o / s.block_outer * s.scale_outer);
+    return number_of(s.scale_dtype, s.scales, batch * s.scale_stride + scale_place(o / s.block_outer, 0, s.scale_outer, s.scale_inner, 1));
 }
 
 /// alpha · sum + beta · C + bias of element (`row`, `col`) of A·B.

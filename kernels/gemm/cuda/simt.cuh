@@ -101,3 +101,4 @@ __device__ __forceinline__ void live_rows(const Params &p, u32 row_batch, u32 &f
         end = group_number(p, p.batch);
     }
 }
+static_assert(sizeof(Operand) == 112 && sizeof(Result) == 136 && sizeof(Params) == 392, "as the host's structs");
