@@ -1,6 +1,7 @@
 //! Every build that the kernels of this crate may ask for: what `cargo xtask kernels` checks, and what a pack holds.
 
 use super::Build;
+use crate::{gemm, grouped_gemm};
 use std::fmt;
 
 /// Architectures for which kernels are compiled beforehand: each that NVRTC 13.0 knows. Those with `a` have instructions of
@@ -34,12 +35,14 @@ impl fmt::Display for Listed {
     }
 }
 
-/// Every build of every kernel that runs on `arch`, spelt as in [`ARCHS`]. Made from the tables that the kernels choose
-/// their variants from, so nothing that can be planned is missing.
+/// Every build of every kernel that runs on `arch`, spelt as in [`ARCHS`]. Each op makes them from the tables that its
+/// kernels choose their variants from, so nothing that can be planned is missing.
 pub fn builds(arch: &str) -> Vec<Listed> {
-    let _ = arch;
-    Vec::new()
+    OPS.iter().flat_map(|op| op(arch)).collect()
 }
+
+/// One row an op.
+const OPS: &[fn(&str) -> Vec<Listed>] = &[gemm::builds, grouped_gemm::builds];
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,15 @@
 //! Matrix products.
 
+pub(crate) mod simt;
+
+use crate::compile::Listed;
 use kp_hal::{KernelList, op::Gemm};
 
 /// Best first.
-pub(crate) const LIST: KernelList<Gemm> = &[];
+pub(crate) const LIST: KernelList<Gemm> = &[&simt::Simt];
+
+/// Every build that a kernel of the list may ask for on `arch`.
+pub(crate) fn builds(arch: &str) -> Vec<Listed> {
+    let _ = arch;
+    Vec::new()
+}
