@@ -113,6 +113,19 @@ impl NvidiaDevice {
         self.modules.function(build, || compile::cubin(build, &self.info.caps.arch))
     }
 
+    /// Loads a kernel of the program's own, to be launched with [`NvidiaQueue::launch`] in order with kp's. The module stays
+    /// for as long as the device is open.
+    ///
+    /// # Errors
+    /// `Driver` if the driver refuses the module, or it has no function `entry`.
+    ///
+    /// # Safety
+    /// `image` is a complete cubin or fat binary, or PTX that ends with NUL.
+    pub unsafe fn load(&self, image: &[u8], entry: &str) -> Result<Function> {
+        // SAFETY: the caller's promise.
+        unsafe { self.modules.load(image, entry) }
+    }
+
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }

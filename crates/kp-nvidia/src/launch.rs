@@ -11,9 +11,8 @@ use std::{ffi::c_void, mem::MaybeUninit, ptr};
 /// A kernel of a loaded module. Its device keeps the module for as long as it lives, and a launch needs a queue of that
 /// device, so a copy of the handle is enough.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Function {
+pub struct Function {
     pub(crate) raw: CUfunction,
-    /// What the compiler gave it.
     pub(crate) resources: Resources,
 }
 
@@ -22,40 +21,52 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
+impl Function {
+    /// What the compiler gave it.
+    pub fn resources(&self) -> Resources {
+        self.resources
+    }
+
+    /// The `CUfunction`, as its pointer value: for other libraries that launch it.
+    pub fn raw_ptr(&self) -> u64 {
+        self.raw as u64
+    }
+}
+
 /// What one kernel takes of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Resources {
+pub struct Resources {
     /// 32-bit registers of a thread.
-    pub(crate) registers: u32,
+    pub registers: u32,
     /// Shared memory fixed when compiling, in bytes of a block.
-    pub(crate) static_shared_bytes: u32,
+    pub static_shared_bytes: u32,
     /// Spills and arrays in local memory, in bytes of a thread.
-    pub(crate) local_bytes: u32,
+    pub local_bytes: u32,
     /// Most threads a block may have.
-    pub(crate) max_threads: u32,
+    pub max_threads: u32,
 }
 
 /// The shape of one launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Config {
+pub struct Config {
     /// Blocks along x, y and z; none may be 0.
-    pub(crate) grid: [u32; 3],
+    pub grid: [u32; 3],
     /// Threads of a block.
-    pub(crate) block: u32,
+    pub block: u32,
     /// Dynamic shared memory of a block, in bytes.
-    pub(crate) shared_bytes: u32,
+    pub shared_bytes: u32,
     /// Blocks of a cluster, along x; 1 for none. Divides `grid[0]`.
-    pub(crate) cluster: u32,
+    pub cluster: u32,
     /// Programmatic dependent launch: may start before the kernel ahead of it in the stream has ended, and waits for its
     /// results with `griddepcontrol.wait`.
-    pub(crate) programmatic: bool,
+    pub programmatic: bool,
     /// All blocks run at once and may wait for one another.
-    pub(crate) cooperative: bool,
+    pub cooperative: bool,
 }
 
 impl Config {
     /// `grid` blocks of `block` threads, and nothing special.
-    pub(crate) const fn new(grid: [u32; 3], block: u32) -> Self {
+    pub const fn new(grid: [u32; 3], block: u32) -> Self {
         Self { grid, block, shared_bytes: 0, cluster: 1, programmatic: false, cooperative: false }
     }
 }
@@ -72,7 +83,7 @@ impl NvidiaQueue {
     /// - The memory that it reads and writes is alive until it has run, and nothing unordered with it writes what it
     ///   reads, or accesses what it writes.
     #[inline]
-    pub(crate) unsafe fn launch(
+    pub unsafe fn launch(
         &mut self,
         name: &'static str,
         function: &Function,

@@ -19,6 +19,7 @@ pub(crate) struct Modules {
     context: Arc<Context>,
     limits: Limits,
     made: Mutex<HashMap<Key, Arc<Mutex<Option<Loaded>>>>>,
+    brought: Mutex<Vec<Loaded>>,
 }
 
 /// What a block and a cluster of the device may have.
@@ -49,7 +50,7 @@ unsafe impl Send for Loaded {}
 
 impl Modules {
     pub(crate) fn new(context: Arc<Context>, limits: Limits) -> Self {
-        Self { context, limits, made: Mutex::default() }
+        Self { context, limits, made: Mutex::default(), brought: Mutex::default() }
     }
 
     /// The function of `build`, whose cubin `make` makes if it is not loaded yet.
@@ -64,18 +65,36 @@ impl Modules {
         if let Some(loaded) = &*place {
             return Ok(loaded.function);
         }
-        let loaded = Loaded::new(&self.context, self.limits, &make()?, build.entry)?;
+        // SAFETY: a cubin is an ELF file, which says its own length.
+        let loaded = unsafe { Loaded::new(&self.context, self.limits, &make()?, build.entry) }?;
         Ok(place.insert(loaded).function)
+    }
+
+    /// The function `entry` of a module that a program brings.
+    ///
+    /// # Errors
+    /// `Driver` if the driver refuses it, or has no such function.
+    ///
+    /// # Safety
+    /// `image` is a complete cubin or fat binary, or PTX that ends with NUL.
+    pub(crate) unsafe fn load(&self, image: &[u8], entry: &str) -> Result<Function> {
+        // SAFETY: the caller's promise.
+        let loaded = unsafe { Loaded::new(&self.context, self.limits, image, entry) }?;
+        let function = loaded.function;
+        self.brought.lock().unwrap_or_else(PoisonError::into_inner).push(loaded);
+        Ok(function)
     }
 }
 
 impl Loaded {
-    fn new(context: &Arc<Context>, limits: Limits, cubin: &[u8], entry: &'static str) -> Result<Self> {
+    /// # Safety
+    /// `image` is one that `cuModuleLoadData` reads to its end and no further.
+    unsafe fn new(context: &Arc<Context>, limits: Limits, image: &[u8], entry: &str) -> Result<Self> {
         context.enter()?;
         let api = context.api();
         let mut module = ptr::null_mut();
-        // SAFETY: a cubin is an ELF file that says its own length.
-        unsafe { api.cuModuleLoadData(&mut module, cubin.as_ptr().cast()) }.ok()?;
+        // SAFETY: the caller's promise.
+        unsafe { api.cuModuleLoadData(&mut module, image.as_ptr().cast()) }.ok()?;
         // From here on `drop` unloads it, whatever fails.
         let empty = Function { raw: ptr::null_mut(), resources: Resources::default() };
         let mut loaded = Self { context: context.clone(), module, function: empty };
