@@ -2,6 +2,7 @@
 
 mod bench;
 mod bundle;
+mod kernels;
 mod model;
 mod new;
 mod tidy;
@@ -27,6 +28,8 @@ enum Task {
     New(new::New),
     /// Run benches on what this machine has and compare them with its records.
     Bench(bench::Args),
+    /// Compile device kernels without a device: to check them, or to make the pack that a program embeds.
+    Kernels(kernels::Args),
     /// Pack kp, the conformance suites and a script for machines without Rust.
     Bundle,
     /// Bring the weights of a model that the examples and benches use.
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::report(&root()).map(|findings| findings == 0),
         Task::New(new) => new::run(&root(), &new).map(|()| true),
         Task::Bench(args) => bench::run(&root(), &args),
+        Task::Kernels(args) => kernels::run(&root(), &args),
         Task::Bundle => bundle::run(&root()).map(|()| true),
         Task::Model(args) => model::run(&root(), &args).map(|()| true),
     };

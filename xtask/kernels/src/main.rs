@@ -1,0 +1,132 @@
+//! Compiles every device kernel without a device: to check it, or to make the pack that a program embeds.
+//!
+//! `cargo xtask kernels` runs it. A program of its own, because it needs the backends to compile, and the other tasks
+//! should not.
+
+mod compile;
+mod judge;
+mod table;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use kp_nvidia::compile::{ARCHS, Key, Nvrtc, Store, builds, pack};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    thread,
+    time::Instant,
+};
+
+/// Compile device kernels for every architecture.
+#[derive(Parser)]
+#[command(name = "cargo xtask kernels", bin_name = "cargo xtask kernels")]
+struct Args {
+    /// Words: only builds whose label contains them all, such as `gemm/sm90_bf16 GATE=1`.
+    words: Vec<String>,
+    /// Judge only, and write no pack.
+    #[arg(long)]
+    check: bool,
+    /// Architectures, separated by commas; all that some kernel is for if none are named.
+    #[arg(long, value_delimiter = ',', value_parser = ARCHS.to_vec())]
+    arch: Vec<String>,
+    /// Where the pack goes.
+    #[arg(long, value_name = "FILE", default_value = "target/kernels/nvidia.pack")]
+    out: PathBuf,
+    /// A line for each build, with the place of its cubin.
+    #[arg(long, short)]
+    verbose: bool,
+    /// Compilers at work at the same time; one for each core if not given.
+    #[arg(long)]
+    jobs: Option<usize>,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether every build passed; if so and asked for, the pack is written.
+fn run(args: &Args) -> Result<bool> {
+    let start = Instant::now();
+    let nvrtc = Nvrtc::get()?;
+    let (major, minor) = nvrtc.version();
+    // Beside other build output, so that `cargo clean` cleans it.
+    let folder = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from).join("kernels/cubin");
+    let store = Store::open(&folder).with_context(|| format!("cannot keep cubins in {}", folder.display()))?;
+    let tasks = tasks(args);
+    ensure!(!tasks.is_empty() || args.words.is_empty(), "no build's label contains {}", args.words.join(" and "));
+    let cores = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    println!("{} builds with NVRTC {major}.{minor}, {}, on {cores} cores", tasks.len(), nvrtc.library());
+
+    let done = compile::all(tasks, &store, cores);
+    if args.verbose {
+        done.iter().for_each(|done| println!("{}", done.line(&folder)));
+    }
+    print!("{}", table::by_kernel(&done));
+    let mut faults = 0;
+    for done in &done {
+        for fault in &done.faults {
+            println!("{} for {}: {fault}", done.task.listed, done.task.arch);
+            faults += 1;
+        }
+    }
+    println!("{} builds, {faults} faults, {:.1} s", done.len(), start.elapsed().as_secs_f64());
+    if faults > 0 || args.check {
+        return Ok(faults == 0);
+    }
+    let cubins: BTreeMap<Key, Vec<u8>> =
+        done.into_iter().filter_map(|done| Some((done.task.key, done.compiled?.cubin))).collect();
+    write(&args.out, &cubins)?;
+    Ok(true)
+}
+
+/// One build for one architecture.
+pub(crate) struct Task {
+    pub(crate) listed: kp_nvidia::compile::Listed,
+    pub(crate) arch: &'static str,
+    pub(crate) key: Key,
+}
+
+/// What the arguments ask for, each cubin once.
+fn tasks(args: &Args) -> Vec<Task> {
+    let asked = |arch: &&&str| args.arch.is_empty() || args.arch.iter().any(|asked| asked == **arch);
+    let mut tasks = BTreeMap::new();
+    for &arch in ARCHS.iter().filter(asked) {
+        for listed in builds(arch) {
+            let label = listed.to_string();
+            if args.words.iter().all(|word| label.contains(&**word)) {
+                let key = Key::new(&listed.build, arch);
+                tasks.entry(key).or_insert(Task { listed, arch, key });
+            }
+        }
+    }
+    let mut tasks: Vec<Task> = tasks.into_values().collect();
+    tasks.sort_by_cached_key(|task| (task.listed.to_string(), ARCHS.iter().position(|&arch| arch == task.arch)));
+    tasks
+}
+
+fn write(out: &Path, cubins: &BTreeMap<Key, Vec<u8>>) -> Result<()> {
+    let bytes = pack(cubins);
+    if let Some(folder) = out.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    fs::write(out, &bytes).with_context(|| format!("cannot write {}", out.display()))?;
+    let raw: usize = cubins.values().map(Vec::len).sum();
+    let path = fs::canonicalize(out)?;
+    println!(
+        "{} cubins, {:.1} MB, in {:.1} MB; to embed them: KP_NVIDIA_PACK={} and kp-nvidia's feature `pack`",
+        cubins.len(),
+        raw as f64 / 1e6,
+        bytes.len() as f64 / 1e6,
+        path.display()
+    );
+    Ok(())
+}
