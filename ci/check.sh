@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What must hold besides the tests: format, lints, documentation, feature sets, compiler version, tidy, dependencies, build time.
+# What must hold besides the tests: format, lints, documentation, feature sets, compiler version, tidy, dependencies, build time,
+# device code.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . ci/steps.sh
@@ -18,6 +19,7 @@ step "features"
 features=(
     cpu  # kp-cpu
     null # kp-null
+    nvidia # kp-nvidia, on machines without CUDA too
     safetensors # weights from files
 )
 cargo check -p kp-core
@@ -73,10 +75,6 @@ echo "kp-core, clean release build: $seconds s on $(nproc) cores; the bar is 60 
 [ "$seconds" -le 120 ] || { echo "twice the bar is a failure even on a busy machine"; exit 1; }
 
 step "kernels"
-sources=$(find kernels \( -name '*.cu' -o -name '*.hip' -o -name '*.comp' \) 2>/dev/null | wc -l)
-if [ "$sources" -eq 0 ]; then
-    echo "no device sources yet, nothing to compile"
-else
-    cargo xtask kernels --check
-fi
+. ci/nvrtc.sh
+cargo xtask kernels --check
 end_step

@@ -6,7 +6,7 @@ nvrtc_version=13.0.88
 
 # What kp finds by itself: by name, or in a toolkit.
 has_nvrtc() {
-    [ -n "${KP_NVRTC:-}" ] || ldconfig -p 2>/dev/null | grep -q 'libnvrtc\.so\.1[23]' ||
+    [ -n "${KP_NVRTC:-}" ] || [[ $(ldconfig -p 2>/dev/null) == *libnvrtc.so.1[23]* ]] ||
         compgen -G "${CUDA_HOME:-/usr/local/cuda}/lib64/libnvrtc.so.1[23]" >/dev/null
 }
 
