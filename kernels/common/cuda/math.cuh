@@ -47,10 +47,14 @@ template <Type T> KP_FN float2 load_pair(u64 array, i64 i) {
 enum class Act { IDENTITY, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH };
 
 template <Act A> KP_FN float activated(float x) {
+    // What tends to 0 on the left would be infinity times 0 there.
+    if constexpr (A == Act::GELU || A == Act::GELU_TANH || A == Act::SILU) x = x < -3e38f ? -3e38f : x;
     if constexpr (A == Act::RELU) return x < 0 ? 0 : x; // NaN stays NaN
-    // By erfc, since 1 + erf cancels where x is far below zero.
-    else if constexpr (A == Act::GELU) return 0.5f * x * erfcf(-0.70710678118654752f * x);
-    // x / 2 (1 + tanh y) is x / (1 + e^-2y), which does not cancel either.
+    else if constexpr (A == Act::GELU) {
+        float half = 0.5f * x;
+        return fmaf(half, erff(0.70710678118654752f * x), half);
+    }
+    // x / 2 (1 + tanh y) is x / (1 + e^-2y), which does not cancel.
     else if constexpr (A == Act::GELU_TANH) {
         float y = 1.5957691216057308f * (x + 0.044715f * x * x * x);
         return __fdividef(x, 1 + expf(-y));
