@@ -5,6 +5,8 @@ use kp_hal::Backend;
 /// Those whose features are on.
 pub(crate) fn built_in() -> Vec<&'static dyn Backend> {
     vec![
+        #[cfg(feature = "nvidia")]
+        kp_nvidia::BACKEND,
         #[cfg(feature = "cpu")]
         kp_cpu::BACKEND,
         #[cfg(feature = "null")]

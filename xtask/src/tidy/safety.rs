@@ -88,8 +88,10 @@ const PLACES: &[&str] = &["crates/kp-hal/src/kernel.rs", "crates/kp-hal/src/devi
 /// and what kernels share.
 const FACTS: &[&str] = &["lib.rs", "caps.rs"];
 
-/// What a test, a bench or kp-testkit may be unsafe for: an allocator that counts, and the promises of kp-hal.
-const IN_TESTS: &[&str] = &["GlobalAlloc", "Plan::new", "adopt_queue", "external", "from_raw", "replay"];
+/// What a test, a bench or kp-testkit may be unsafe for: an allocator that counts, the promises of kp-hal, and kernels of
+/// its own, loaded and launched by their backend.
+const IN_TESTS: &[&str] =
+    &["GlobalAlloc", "NvidiaDevice", "NvidiaQueue", "Plan::new", "adopt_queue", "external", "from_raw", "replay"];
 
 /// `unsafe` stands in the places above, in a backend's driver and kernels, in any `memory.rs`; in tests and benches for little.
 pub(crate) fn places(tree: &Tree) -> Vec<Finding> {

@@ -81,6 +81,10 @@ macro_rules! table {
             }
 
             $(
+                /// The library's function of that name.
+                ///
+                /// # Safety
+                /// What the library's documentation asks.
                 #[inline]
                 $vis unsafe fn $name(&self, $($arg: $type),*) -> $status {
                     // SAFETY: the caller's, as the library's documentation of this function asks.

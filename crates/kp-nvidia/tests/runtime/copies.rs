@@ -1,6 +1,6 @@
 //! Bytes between host and device, all ways and sizes.
 
-use crate::{alloc, contents, device, pattern, queue};
+use crate::{alloc, contents, device, host_bytes, pattern, queue};
 use kp_hal::{Buffer, MemoryKind};
 
 const SIZES: &[usize] = &[1, 3, 255, 256, 4099, 65_535, 65_536, 65_537, 1 << 20, (1 << 22) + 5, (48 << 20) + 1];
@@ -72,16 +72,13 @@ fn the_host_sees_pinned_memory() {
     let mut queue = queue(&device);
     let mut pinned = device.clone().alloc(1 << 20, MemoryKind::Pinned).expect("there is room");
     let mut there = alloc(&device, 1 << 20);
-    let host = pinned.host().expect("pinned memory is the host's");
     let sent = pattern(1 << 20, 4);
-    // SAFETY: the buffer is external to every queue so far, and has that many bytes.
-    unsafe { std::slice::from_raw_parts_mut(host.as_ptr(), 1 << 20) }.copy_from_slice(&sent);
+    host_bytes(&pinned).copy_from_slice(&sent);
     queue.copy(there.slice_mut(), pinned.slice()).expect("same length");
     queue.fill(pinned.slice_mut(), 0).expect("this device's");
     queue.copy(pinned.slice_mut().at(0..512), there.slice().at(1024..1536)).expect("same length");
     queue.sync().expect("no fault");
-    // SAFETY: as above, and the queue is idle.
-    let seen = unsafe { std::slice::from_raw_parts(host.as_ptr(), 1 << 20) };
+    let seen = host_bytes(&pinned);
     assert!(seen[..512] == sent[1024..1536] && seen[512..].iter().all(|&x| x == 0));
     assert!(contents(&mut *queue, &there) == sent);
 }

@@ -66,6 +66,14 @@ fn contents(queue: &mut dyn Queue, buffer: &Buffer) -> Vec<u8> {
     bytes
 }
 
+/// The bytes of a pinned buffer, as the host sees them.
+#[expect(clippy::mut_from_ref, reason = "whose turn it is, host's or device's, is for the test to know")]
+fn host_bytes(pinned: &Buffer) -> &mut [u8] {
+    let host = pinned.host().expect("pinned memory is the host's");
+    // SAFETY: that many bytes for as long as the buffer lives; no queue is at work on them when a test looks.
+    unsafe { std::slice::from_raw_parts_mut(host.as_ptr(), pinned.bytes() as usize) }
+}
+
 /// A kernel of [`PTX`].
 fn function(device: &Arc<dyn Device>, entry: &str) -> Function {
     let device: &NvidiaDevice = device.downcast_ref().expect("a device of this backend");
