@@ -1,0 +1,272 @@
+//! D = A·B for every form of the op, on the ordinary arithmetic units.
+//!
+//! See `kernels/gemm/cuda/simt.cu` for the tiling. Limits: none. A row's bits depend on nothing but the row, since every
+//! variant adds the products of an element one after the other.
+
+mod params;
+
+use crate::{
+    compile::{Build, Listed, Source, source},
+    device::NvidiaDevice,
+    launch::{Config, Function},
+    queue::NvidiaQueue,
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
+    op::{Acc, Addend, Align, Gate, Gemm, GemmArgs, GemmProblem, GemmSpec, Grouping, Order, Scheme, Sparsity},
+    source_hash,
+};
+pub(crate) use params::Buffers;
+use params::Params;
+use std::{borrow::Cow, ffi::c_void, sync::Arc};
+
+/// The kernel that runs everything.
+pub(crate) struct Simt;
+
+impl Kernel<Gemm> for Simt {
+    fn name(&self) -> &'static str {
+        "simt"
+    }
+
+    fn code(&self) -> u64 {
+        CODE
+    }
+
+    fn supports(&self, _: &Caps, p: &GemmProblem) -> Support {
+        supports(p.spec())
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        estimate(caps, p.spec(), f64::from(p.batch), variant)
+    }
+
+    fn note(&self, _: &Caps, p: &GemmProblem, _: Variant) -> Option<Cow<'static, str>> {
+        is_staged(p.spec()).then_some(Cow::Borrowed("scales d afterwards"))
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        let code = Form::new(device, p.spec(), None, p.align(), variant)?;
+        // SAFETY: the kernels touch what the spec names, and the scratch that `scratch_bytes` counts.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, code.scratch_bytes, Box::new(code)) })
+    }
+}
+
+/// Everything that a result of this kernel depends on.
+pub(crate) const CODE: u64 = source_hash(include_bytes!("simt.rs"))
+    ^ source_hash(GEMM.text.as_bytes()).rotate_left(1)
+    ^ source_hash(GEMM.headers[0].1.as_bytes()).rotate_left(2)
+    ^ source_hash(STORE.text.as_bytes()).rotate_left(3);
+
+static GEMM: Source = source!("gemm/cuda/simt.cu", "gemm/cuda/simt.cuh", "common/cuda/numbers.cuh");
+static STORE: Source = source!("gemm/cuda/simt_store.cu", "gemm/cuda/simt.cuh", "common/cuda/numbers.cuh");
+
+/// Variants: `TILE` of the source; append only, because wisdom names them by their place.
+const TILES: [Tile; 3] = [
+    Tile { narrow: (128, 128, 256), wide: (64, 128, 256), efficiency: 0.62, step: 16.0 },
+    Tile { narrow: (64, 64, 128), wide: (64, 64, 128), efficiency: 0.45, step: 16.0 },
+    Tile { narrow: (16, 32, 128), wide: (16, 32, 128), efficiency: 0.15, step: 64.0 },
+];
+
+/// The variant for few rows pays off up to here.
+const FEW_ROWS: u32 = 64;
+
+struct Tile {
+    /// Rows, columns and threads for sums of 32 bits.
+    narrow: (u32, u32, u32),
+    /// The same for sums of 64 bits.
+    wide: (u32, u32, u32),
+    /// Share of the peak that a unit full of such tiles reaches.
+    efficiency: f64,
+    /// Elements of k between two loads.
+    step: f64,
+}
+
+/// Macros of `simt.cu`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Numbers {
+    sum: &'static str,
+    finish: &'static str,
+    plain: bool,
+}
+
+/// All that `Numbers::of` may answer.
+const NUMBERS: [Numbers; 6] = [
+    Numbers { sum: "float", finish: "float", plain: true },
+    Numbers { sum: "float", finish: "float", plain: false },
+    Numbers { sum: "float", finish: "double", plain: true },
+    Numbers { sum: "float", finish: "double", plain: false },
+    Numbers { sum: "double", finish: "double", plain: false },
+    Numbers { sum: "int", finish: "double", plain: false },
+];
+
+impl Numbers {
+    fn of(spec: &GemmSpec) -> Self {
+        let wide = |t: DType| matches!(t, DType::F64 | DType::I32 | DType::I64);
+        // A scale that changes along k multiplies whole numbers as they are added, and f64 holds all of them.
+        let varies = [spec.a, spec.b].iter().any(|x| x.format.block().1 < spec.k);
+        let sum = match spec.acc {
+            Acc::F64 => "double",
+            Acc::I32 if varies => "double",
+            Acc::I32 => "int",
+            Acc::F32 | Acc::F32Fast | Acc::F16 => "float",
+        };
+        let epilogue = [spec.epilogue.bias, spec.epilogue.residual];
+        let c = matches!(spec.c, Addend::Given(t) if wide(t));
+        let finish = sum != "float" || wide(spec.d.dtype()) || c || epilogue.into_iter().flatten().any(wide);
+        let is_plain = |x: &kp_hal::op::Matrix| {
+            matches!(x.dtype(), DType::F32 | DType::Tf32) && !matches!(x.order, Order::Panel { .. })
+        };
+        let plain = sum == "float" && is_plain(&spec.a) && is_plain(&spec.b) && spec.sparsity == Sparsity::Dense;
+        Self { sum, finish: if finish { "double" } else { "float" }, plain }
+    }
+
+    fn tile(self, variant: Variant) -> (u32, u32, u32) {
+        let tile = &TILES[usize::from(variant.0)];
+        if self.sum == "double" { tile.wide } else { tile.narrow }
+    }
+
+    fn build(self, variant: Variant) -> Build {
+        let defines = vec![
+            ("SUM", self.sum.to_owned()),
+            ("FINISH", self.finish.to_owned()),
+            ("PLAIN", u8::from(self.plain).to_string()),
+            ("TILE", variant.0.to_string()),
+        ];
+        Build { source: &GEMM, entry: "simt", defines }
+    }
+}
+
+/// The kernels that store what waits in the scratch.
+fn store(entry: &'static str, finish: &'static str) -> Build {
+    Build { source: &STORE, entry, defines: vec![("FINISH", finish.to_owned())] }
+}
+
+/// Every build there is.
+pub(crate) fn builds() -> Vec<Listed> {
+    let tiles = (0..TILES.len() as u8).map(Variant);
+    let main = tiles.flat_map(|variant| NUMBERS.map(|numbers| numbers.build(variant)));
+    let stores =
+        ["float", "double"].into_iter().flat_map(|finish| ["simt_scales", "simt_codes"].map(|e| store(e, finish)));
+    let listed = main.chain(stores).map(|build| Listed::new("gemm/simt", build));
+    // Half of a large tile's sums wait in registers while the other half is finished, by calls.
+    let why = "sums wait while others are finished, once for each tile";
+    listed.map(|listed| Listed { local_memory: Some(why), ..listed }).collect()
+}
+
+/// Whether D waits in scratch: for scales that serve many tiles, or the other half of its bytes.
+fn is_staged(spec: &GemmSpec) -> bool {
+    spec.d.format.scheme != Scheme::None || spec.d.dtype().bits() == 4
+}
+
+pub(crate) fn supports(spec: &GemmSpec) -> Support {
+    let never = Unsupported::TooLarge { dim: "m", max: FEW_ROWS.into(), got: spec.m.into() };
+    Variants::filter(TILES.len() as u8, never, |v| v.0 != 2 || spec.m <= FEW_ROWS)
+}
+
+/// Tiles in waves, each at a share of the peak, or as long as its loads take; `rows` counts how often `m` repeats.
+pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, row_batch: f64, variant: Variant) -> Nanos {
+    let numbers = Numbers::of(spec);
+    let tile = &TILES[usize::from(variant.0)];
+    let (bm, bn, _) = numbers.tile(variant);
+    let (tiles_m, tiles_n) = (spec.m.div_ceil(bm), spec.n.div_ceil(bn));
+    let units = f64::from(caps.units.max(1));
+    let waves = (row_batch * f64::from(tiles_m) * f64::from(tiles_n) / units).ceil();
+    let rate = if numbers.sum == "double" { DType::F64 } else { DType::F32 };
+    // Unpacking costs about as many instructions as a third of a tile's products.
+    let unpack = if numbers.plain { 1.0 } else { 0.7 };
+    let per_unit = caps.rates.get(rate) / units * tile.efficiency * unpack;
+    let work = 2.0 * f64::from(bm) * f64::from(bn) * f64::from(spec.k) / per_unit;
+    // A step waits for memory once, and other blocks of the unit hide half of that.
+    let latency = f64::from(spec.k) / tile.step * 0.5e-6;
+    let times = if is_staged(spec) { 3.0 } else { 1.0 };
+    let bytes = kp_hal::op::Spec::bytes(spec) as f64 / caps.bytes_per_s;
+    let launches = times * caps.launch_ns as f64 * 1e-9;
+    Nanos::from_secs(launches + (waves * work.max(latency)).max(bytes))
+}
+
+/// A product made ready.
+pub(crate) struct Form {
+    params: Params,
+    gemm: Stage,
+    /// Scales and codes of a D that waits in scratch.
+    scales: Option<Stage>,
+    codes: Option<Stage>,
+    pub(crate) scratch_bytes: u64,
+}
+
+/// One launch.
+struct Stage {
+    function: Function,
+    config: Config,
+}
+
+impl Stage {
+    fn new(device: &NvidiaDevice, build: &Build, blocks: u64, threads: u32) -> Result<Self> {
+        // What is more than a grid holds, each block does in turn.
+        let grid = blocks.min(i32::MAX as u64) as u32;
+        Ok(Self { function: device.function(build)?, config: Config::new([grid, 1, 1], threads) })
+    }
+}
+
+impl Form {
+    pub(crate) fn new(
+        device: &Arc<dyn Device>,
+        spec: &GemmSpec,
+        grouping: Option<Grouping>,
+        align: Align,
+        variant: Variant,
+    ) -> Result<Self> {
+        let device: &NvidiaDevice = device.downcast_ref().expect("a device of this backend");
+        let numbers = Numbers::of(spec);
+        let (bm, bn, threads) = numbers.tile(variant);
+        let params = Params::of(spec, grouping, align, (bm, bn));
+        let row_batch = if grouping == Some(Grouping::Contiguous) { 1 } else { u64::from(spec.batch) };
+        let (m, cols, format) = (u64::from(spec.m), u64::from(spec.d_cols()), spec.d.format);
+        let elements = row_batch * m * cols;
+        let staged = is_staged(spec) && elements > 0;
+        let written = staged && !matches!(format.scheme, Scheme::None | Scheme::Tensor);
+        let (blocks_o, blocks_i) = format.blocks(spec.m, spec.d_cols());
+        let blocks = row_batch * u64::from(blocks_o) * u64::from(blocks_i);
+        let element = if numbers.finish == "double" { 8 } else { 4 };
+        let stage = |entry, units: u64, per_block: u64| {
+            let grid = units.div_ceil(per_block).min(MOST_STORING);
+            Stage::new(device, &store(entry, numbers.finish), grid, 256)
+        };
+        Ok(Self {
+            params,
+            gemm: Stage::new(device, &numbers.build(variant), params.tiles(), threads)?,
+            scales: written.then(|| stage("simt_scales", blocks, 8)).transpose()?,
+            codes: staged.then(|| stage("simt_codes", elements, 256)).transpose()?,
+            scratch_bytes: if staged { elements * element } else { 0 },
+        })
+    }
+
+    /// # Safety
+    /// As `Launch::launch`, whose arguments `buffers` are.
+    pub(crate) unsafe fn launch(&self, queue: &mut dyn Queue, buffers: &Buffers) -> Result<()> {
+        if self.params.tiles() == 0 {
+            return Ok(());
+        }
+        let queue: &mut NvidiaQueue = queue.downcast_mut().expect("same device, so same backend");
+        let stage = if self.scratch_bytes > 0 { queue.scratch() } else { 0 };
+        let mut params = self.params.with(buffers, stage);
+        let mut pointers = [(&raw mut params).cast::<c_void>()];
+        for Stage { function, config } in
+            [Some(&self.gemm), self.scales.as_ref(), self.codes.as_ref()].into_iter().flatten()
+        {
+            // SAFETY: the functions came from the plan's device and take `Params` alone; the rest is the caller's promise.
+            unsafe { queue.launch("simt", function, config, &mut pointers) }?;
+        }
+        Ok(())
+    }
+}
+
+/// Most blocks of the kernels that store; their threads take several elements each.
+const MOST_STORING: u64 = 1 << 16;
+
+impl Launch<Gemm> for Form {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
+        // SAFETY: passed on.
+        unsafe { self.launch(queue, &Buffers::from(args)) }
+    }
+}

@@ -1,0 +1,46 @@
+//! D\[rows of g\] = A\[rows of g\]·B\[g\] for every form of the op, on the ordinary arithmetic units.
+//!
+//! As `gemm`'s kernel of that name; every block finds its group from the numbers in memory. Limits: none.
+
+use crate::gemm::simt::{self, Buffers, Form};
+use kp_hal::{
+    Caps, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Variant,
+    op::{GroupedGemm, GroupedGemmArgs, GroupedGemmProblem, Grouping},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel that runs everything.
+pub(crate) struct Simt;
+
+impl Kernel<GroupedGemm> for Simt {
+    fn name(&self) -> &'static str {
+        "simt"
+    }
+
+    fn code(&self) -> u64 {
+        const { source_hash(include_bytes!("simt.rs")) ^ simt::CODE.rotate_left(1) }
+    }
+
+    fn supports(&self, _: &Caps, p: &GroupedGemmProblem) -> Support {
+        simt::supports(&p.gemm)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {
+        let row_batch = if p.grouping == Grouping::Masked { p.gemm.batch } else { 1 };
+        simt::estimate(caps, &p.gemm, row_batch.into(), variant)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
+        let code = Form::new(device, &p.gemm, Some(p.grouping), p.align(), variant)?;
+        // SAFETY: the kernels touch what the spec names, and the scratch that `scratch_bytes` counts.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, code.scratch_bytes, Box::new(code)) })
+    }
+}
+
+impl Launch<GroupedGemm> for Form {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GroupedGemmArgs<'_>) -> Result<()> {
+        // SAFETY: passed on.
+        unsafe { self.launch(queue, &Buffers::from(args)) }
+    }
+}
