@@ -1,4 +1,5 @@
-//! One folder that verifies and measures a machine which has no Rust: programs, suites, and a script that runs them.
+//! One folder that verifies and measures a machine which has no Rust: programs, and a script that runs them. The suites are
+//! in kp itself.
 
 use crate::bench::target;
 use anyhow::{Context, Result, bail, ensure};
@@ -11,28 +12,34 @@ use std::{
 
 const SCRIPT: &str = include_str!("bundle.sh");
 
+/// What the programs carry.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A pack that `cargo xtask kernels` made, embedded in the programs: then the other machine needs no NVRTC.
+    #[arg(long, value_name = "FILE")]
+    pack: Option<PathBuf>,
+}
+
 /// Builds the programs, fills `target/bundle/kp`, packs it, and prints where it is.
 ///
 /// # Errors
-/// Something does not build, or a file cannot be written.
-pub(crate) fn run(root: &Path) -> Result<()> {
+/// Something does not build, or a file cannot be read or written.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
+    let pack = args.pack.as_ref().map(|pack| {
+        fs::canonicalize(pack).with_context(|| format!("no pack at {}; cargo xtask kernels makes one", pack.display()))
+    });
+    let cargo = Cargo { root, pack: pack.transpose()? };
     let home = target(root).join("bundle");
     let folder = home.join("kp");
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
-    fs::create_dir_all(folder.join("suites")).with_context(|| format!("cannot make {}", folder.display()))?;
-    let copy = |from: &Path, name: &str| {
-        let to = folder.join(name);
-        fs::copy(from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display())).map(drop)
-    };
-    for program in programs(root)? {
-        copy(&program.path, &program.name)?;
-        strip(&folder.join(&program.name));
-    }
-    for suite in fs::read_dir(root.join("benches/suites")).context("cannot list benches/suites")? {
-        let suite = suite?;
-        copy(&suite.path(), &format!("suites/{}", suite.file_name().to_string_lossy()))?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    for program in programs(&cargo)? {
+        let to = folder.join(&program.name);
+        fs::copy(&program.path, &to)
+            .with_context(|| format!("cannot copy {} to {}", program.path.display(), to.display()))?;
+        strip(&to);
     }
     fs::write(folder.join("commit"), commit(root) + "\n").context("cannot write the commit")?;
     let script = folder.join("run.sh");
@@ -69,27 +76,29 @@ struct Program {
     path: PathBuf,
 }
 
-/// kp, every backend's conformance suite, and the examples.
-fn programs(root: &Path) -> Result<Vec<Program>> {
-    let mut programs = build(root, &["build", "-p", "kp-cli"])?;
-    for (folder, test) in [("crates", true), ("examples", false)] {
-        let mut packages = Vec::new();
-        for package in fs::read_dir(root.join(folder)).with_context(|| format!("cannot list {folder}"))? {
-            let package = package?;
-            let has = |file: &str| package.path().join(file).exists();
-            if if test { has("tests/conformance.rs") } else { has("src/main.rs") } {
-                packages.push((package.file_name().to_string_lossy().into_owned(), name_of(&package.path())?));
-            }
+/// kp with every backend; of each backend its tests that need a device, and its benches.
+fn programs(cargo: &Cargo<'_>) -> Result<Vec<Program>> {
+    let mut programs = cargo.build("kp-cli", &["--features", "kp-cli/nvidia"])?;
+    let crates = cargo.root.join("crates");
+    let mut folders = Vec::new();
+    for folder in fs::read_dir(&crates).context("cannot list crates")? {
+        folders.push(folder?.path());
+    }
+    folders.sort();
+    for folder in folders.iter().filter(|folder| folder.join("tests/conformance.rs").exists()) {
+        let package = name_of(folder)?;
+        let mut targets = vec![("test", "conformance".to_owned())];
+        if folder.join("tests/runtime").exists() {
+            targets.push(("test", "runtime".to_owned()));
         }
-        packages.sort();
-        for (_, package) in packages {
-            let command: &[&str] =
-                if test { &["test", "--no-run", "--test", "conformance", "-p"] } else { &["build", "-p"] };
-            let mut built = build(root, &[command, &[&package]].concat())?;
-            if test {
-                built.iter_mut().for_each(|program| program.name = format!("conformance-{package}"));
-            }
-            programs.extend(built);
+        for bench in fs::read_dir(folder.join("benches")).into_iter().flatten() {
+            let bench = bench?.path();
+            targets.push(("bench", bench.file_stem().unwrap_or_default().to_string_lossy().into_owned()));
+        }
+        for (kind, target) in targets {
+            let built = cargo.build(&package, &[&format!("--{kind}"), &target])?;
+            let named = built.into_iter().filter(|program| program.name == target);
+            programs.extend(named.map(|program| Program { name: format!("{kind}-{target}-{package}"), ..program }));
         }
     }
     Ok(programs)
@@ -105,20 +114,28 @@ fn name_of(package: &Path) -> Result<String> {
         .with_context(|| format!("{} names no package", path.display()))
 }
 
-fn build(root: &Path, what: &[&str]) -> Result<Vec<Program>> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .current_dir(root)
-        .args(what)
-        .arg("--release")
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .context("cannot run cargo")?;
-    ensure!(built.status.success(), "cargo {} failed", what.join(" "));
-    let programs = executables(&String::from_utf8_lossy(&built.stdout))?;
-    ensure!(!programs.is_empty(), "cargo {} built no program", what.join(" "));
-    Ok(programs)
+/// How programs are built.
+struct Cargo<'a> {
+    root: &'a Path,
+    /// Compiled kernels to embed.
+    pack: Option<PathBuf>,
+}
+
+impl Cargo<'_> {
+    fn build(&self, package: &str, what: &[&str]) -> Result<Vec<Program>> {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.current_dir(self.root).args(["build", "--release", "-p", package]).args(what);
+        command.arg("--message-format=json-render-diagnostics");
+        if let (Some(pack), "kp-cli" | "kp-nvidia") = (&self.pack, package) {
+            // A feature of a package can be turned on only where the package is asked for.
+            command.args(["-p", "kp-nvidia", "--features", "kp-nvidia/pack"]).env("KP_NVIDIA_PACK", pack);
+        }
+        let built = command.stderr(std::process::Stdio::inherit()).output().context("cannot run cargo")?;
+        ensure!(built.status.success(), "{package} does not build with {}", what.join(" "));
+        let programs = executables(&String::from_utf8_lossy(&built.stdout))?;
+        ensure!(!programs.is_empty(), "{package} has no program with {}", what.join(" "));
+        Ok(programs)
+    }
 }
 
 /// The programs that cargo's messages name.

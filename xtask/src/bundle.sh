@@ -1,11 +1,13 @@
 #!/bin/sh
 # Verifies and measures this machine. Needs no Rust.
 #
-#   ./run.sh                          conformance of every backend, then the suites smoke and dispatch
+#   ./run.sh                          tests of every backend, their benches, then the suites smoke and dispatch
 #   SUITES="attention x.txt" ./run.sh other suites, or files of problems
-#   SUITES= ./run.sh                  conformance only
-#   FILTER=gemm ./run.sh              tests whose names contain it
-#   KP_DEVICE=cpu ./run.sh            benches on another device than the best
+#   SUITES= BENCHES= ./run.sh         tests only
+#   TESTS="conformance-kp-nvidia" ./run.sh   these tests instead of all; TESTS= for none
+#   FILTER=gemm ./run.sh              of each test program, the tests whose names contain it
+#   KP_REQUIRE=nvidia ./run.sh        a missing device is a failure, not a skip
+#   KP_DEVICE=cpu ./run.sh            suites on another device than the best
 #   OUT=/somewhere ./run.sh           where results go; ./out otherwise
 #
 # Ends with 1 if a test fails or a bench finds a wrong result.
@@ -17,16 +19,27 @@ KP_COMMIT=$(cat "$here/commit")
 export KP_COMMIT
 failed=0
 
+# The names of the programs that start with $1 and "-", without that.
+programs() {
+    for program in "$here/$1"-*; do
+        [ -x "$program" ] && basename "$program" | cut -c $((${#1} + 2))-
+    done
+}
+
 "$here/kp" info >"$out/info.txt" 2>&1 || failed=1
 "$here/kp" info --json >"$out/info.json" || failed=1
 cat "$out/info.txt"
 
-for program in "$here"/conformance-*; do
-    [ -x "$program" ] || continue
-    name=$(basename "$program")
+for name in ${TESTS-$(programs test)}; do
     # shellcheck disable=SC2086 # a filter may be several words
-    if "$program" ${FILTER:-} >"$out/$name.txt" 2>&1; then verdict=ok; else verdict=FAILED failed=1; fi
-    echo "$name: $verdict: $(grep -e '^test result' -e '^skipped' "$out/$name.txt" | tr '\n' ' ')"
+    if "$here/test-$name" ${FILTER:-} >"$out/$name.txt" 2>&1; then verdict=ok; else verdict=FAILED failed=1; fi
+    echo "$name: $verdict: $(grep -e '^test result' -e '^skipped' "$out/$name.txt" | sort | uniq -c | tr -s '\n ' ' ')"
+done
+
+for name in ${BENCHES-$(programs bench)}; do
+    if "$here/bench-$name" --bench >"$out/bench-$name.txt" 2>&1; then verdict=ok; else verdict=FAILED failed=1; fi
+    echo "$name: $verdict"
+    cat "$out/bench-$name.txt"
 done
 
 for suite in ${SUITES-smoke dispatch}; do

@@ -30,8 +30,8 @@ enum Task {
     Bench(bench::Args),
     /// Compile device kernels without a device: to check them, or to make the pack that a program embeds.
     Kernels(kernels::Args),
-    /// Pack kp, the conformance suites and a script for machines without Rust.
-    Bundle,
+    /// Pack kp, the backends' tests and benches and a script, for machines without Rust.
+    Bundle(bundle::Args),
     /// Bring the weights of a model that the examples and benches use.
     Model(model::Args),
 }
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Task::New(new) => new::run(&root(), &new).map(|()| true),
         Task::Bench(args) => bench::run(&root(), &args),
         Task::Kernels(args) => kernels::run(&root(), &args),
-        Task::Bundle => bundle::run(&root()).map(|()| true),
+        Task::Bundle(args) => bundle::run(&root(), &args).map(|()| true),
         Task::Model(args) => model::run(&root(), &args).map(|()| true),
     };
     match done {
