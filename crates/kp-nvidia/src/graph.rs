@@ -6,7 +6,7 @@ use crate::{
     queue::NvidiaQueue,
 };
 use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
-use kp_hal::{ArgError, DeviceId, ErrorKind, Graph, MemoryKind, Queue, Result};
+use kp_hal::{ArgError, DeviceId, ErrorKind, Graph, Queue, Result};
 use std::{ptr, sync::Arc};
 
 /// What a queue keeps in mind while it records.
@@ -25,9 +25,14 @@ impl NvidiaQueue {
     /// `NotCapturable` while recording; `OutOfMemory`, because a recording has as much scratch as its queue; `Driver`.
     pub(crate) fn begin_recording(&mut self) -> Result<()> {
         self.immediate("a capture within a capture")?;
-        let pool = self.owner().memory_pool();
         let own = match &self.scratch {
-            Some(scratch) => Some(Arc::new(pool.alloc(scratch.bytes(), MemoryKind::Device)?)),
+            Some(scratch) => {
+                let own = self.new_scratch(Self::scratch_bytes(scratch))?;
+                // A replay may be on another queue, which knows nothing of the clearing of flags on this one.
+                let status = self.stream().synchronize();
+                self.check(status)?;
+                Some(own)
+            }
             None => None,
         };
         let (context, stream) = (self.owner().context().clone(), self.stream().raw());

@@ -15,6 +15,10 @@ use kp_hal::{
 };
 use std::sync::Arc;
 
+/// Bytes that are 0 between launches, for what blocks of one kernel tell each other: a word for each block there can be at
+/// a time, and several for each unit.
+pub(crate) const FLAGS_BYTES: u64 = 64 << 10;
+
 /// An in-order stream of work on an NVIDIA GPU.
 pub struct NvidiaQueue {
     device: Arc<NvidiaDevice>,
@@ -59,13 +63,46 @@ impl NvidiaQueue {
         &self.timeline
     }
 
-    /// The address of the scratch reserved so far; 0 if none was.
+    /// The address of the scratch reserved so far.
+    ///
+    /// # Panics
+    /// If none was reserved, which `Plan::launch` does.
     #[inline]
     pub(crate) fn scratch(&mut self) -> u64 {
+        self.flags() + FLAGS_BYTES
+    }
+
+    /// The address of [`FLAGS_BYTES`] bytes that are 0 before every launch of this queue, and that a kernel may write if it
+    /// leaves them 0: what its blocks tell each other. Part of the scratch, so some must have been reserved.
+    ///
+    /// # Panics
+    /// As [`Self::scratch`].
+    #[inline]
+    pub(crate) fn flags(&mut self) -> u64 {
         if let Some(recording) = &mut self.recording {
             recording.uses_scratch = true;
         }
-        self.scratch.as_ref().map_or(0, |scratch| scratch.addr())
+        self.scratch.as_ref().expect("scratch was reserved").addr()
+    }
+
+    /// Scratch of `bytes` bytes behind the flags, which are cleared in order with this queue.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Driver` or `Fault`.
+    pub(crate) fn new_scratch(&mut self, bytes: u64) -> Result<Arc<Held>> {
+        let held = Arc::new(self.device.memory_pool().alloc(FLAGS_BYTES + bytes, MemoryKind::Device)?);
+        self.context.enter_once()?;
+        let (context, stream, flags) = (&self.context, self.stream().raw(), held.addr());
+        // SAFETY: the allocation is new and larger.
+        let clear = || unsafe { context.api().cuMemsetD8Async(flags, 0, FLAGS_BYTES as usize, stream) };
+        let status = context.retry(clear);
+        self.check(status)?;
+        Ok(held)
+    }
+
+    /// Bytes of scratch behind the flags of `held`.
+    pub(crate) fn scratch_bytes(held: &Held) -> u64 {
+        held.bytes() - FLAGS_BYTES
     }
 
     /// Fails if earlier work did.
@@ -274,13 +311,13 @@ impl Queue for NvidiaQueue {
     }
 
     fn reserve_scratch(&mut self, bytes: u64) -> Result<()> {
-        if self.scratch.as_ref().map_or(0, |scratch| scratch.bytes()) >= bytes {
+        if self.scratch.as_ref().is_some_and(|scratch| Self::scratch_bytes(scratch) >= bytes) {
             return self.usable();
         }
         self.immediate("growing scratch")?;
         // The old one first, so that both need not fit; the pool keeps it from others until this queue is past it.
         self.scratch = None;
-        self.scratch = Some(Arc::new(self.device.memory_pool().alloc(bytes, MemoryKind::Device)?));
+        self.scratch = Some(self.new_scratch(bytes)?);
         Ok(())
     }
 
