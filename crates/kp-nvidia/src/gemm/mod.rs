@@ -9,7 +9,6 @@ use kp_hal::{KernelList, op::Gemm};
 pub(crate) const LIST: KernelList<Gemm> = &[&simt::Simt];
 
 /// Every build that a kernel of the list may ask for on `arch`.
-pub(crate) fn builds(arch: &str) -> Vec<Listed> {
-    let _ = arch;
-    Vec::new()
+pub(crate) fn builds(_arch: &str) -> Vec<Listed> {
+    simt::builds()
 }
