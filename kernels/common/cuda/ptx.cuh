@@ -140,6 +140,20 @@ KP_FN void store_matrices(u32 row, u32 a, u32 b, u32 c, u32 d) {
 }
 KP_FN void store_shared(u32 at, u16 x) { asm volatile("st.shared.b16 [%0], %1;" ::"r"(at), "h"(x) : "memory"); }
 KP_FN void store_shared(u32 at, float x, float y) { asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory"); }
+// The same address in the shared memory of the cluster's block `rank`.
+KP_FN u32 in_block(u32 address, u32 rank) {
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+KP_FN void store_cluster(u32 at, float x, float y, float z, float w) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+KP_FN float4 load_shared(u32 at) {
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at) : "memory");
+    return x;
+}
 // Where byte `column` (0 to 127) of a row of 128 bytes lies in shared memory that the copy engine swizzles by 128 bytes.
 KP_FN u32 swizzled(u32 row, u32 column) { return row * 128 + (column ^ (row % 8 * 16)); }
 

@@ -56,8 +56,9 @@ constexpr int TOKENS = KP_HALF ? 8 : 16;         // rows of A of a block
 constexpr int EIGHTS = TOKENS / 8;
 constexpr int TEAM = WARPS * SPLIT;              // warps that share the slots
 constexpr int PITCH = ROWS + 8;                  // of the sums in shared memory; 8 more keep a fragment's stores apart
-// Scales of B that a lane needs of a slot: 128 rows share one, but the halves of a gated product are far apart.
-constexpr int B_SCALES = SCALES == 4 ? 2 * BLOCKS : GATE == Gate::HALVES ? 2 : 1;
+// Scales of B that a lane needs of a slot: 128 rows share one, but a half of a gated product may begin anywhere.
+constexpr bool COLUMN_SCALES = SCALES == 4 || GATE == Gate::HALVES;
+constexpr int B_SCALES = COLUMN_SCALES ? 2 * BLOCKS : 1;
 
 constexpr u32 BITS = bits_of(D);
 
@@ -150,7 +151,7 @@ KP_FN void multiply(u32 (&sums)[BLOCKS][4], const Slot &s) {
         if constexpr (SCALES >= 3)
 #pragma unroll
             for (int j = 0; j < 2 * EIGHTS; ++j) {
-                float scale = s.a_scale[j / 2] * s.b_scale[SCALES == 4 ? 2 * i + j % 2 : i % B_SCALES];
+                float scale = s.a_scale[j / 2] * s.b_scale[COLUMN_SCALES ? 2 * i + j % 2 : 0];
                 sums[i][j] = __float_as_uint(fmaf(scale, __uint_as_float(part[j]), __uint_as_float(sums[i][j])));
             }
     }
@@ -250,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, KP_BLOCKS_PER_SM)
     if constexpr (SCALES >= 3) {
 #pragma unroll
         for (int i = 0; i < B_SCALES; ++i) {
-            u32 column = min(column_of(tile, SCALES == 4 ? i / 2 * 8 + 2 * t + i % 2 : i * 8, e.n), e.n - 1);
+            u32 column = min(column_of(tile, COLUMN_SCALES ? i / 2 * 8 + 2 * t + i % 2 : 0, e.n), e.n - 1);
             b_scale[i] = (const float *)e.b_scale + batch * b.scale_stride + i64(SCALES == 4 ? column : column / 128) * b.scale_row;
         }
 #pragma unroll

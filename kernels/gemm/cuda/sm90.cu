@@ -2,7 +2,8 @@
 //
 //     block     1 warpgroup that copies + KP_WARPGROUPS that multiply; 128 threads each
 //     tile      KP_BM x KP_BN of D per block, or per warpgroup if KP_PINGPONG; 128 bytes of k per stage
-//     cluster   KP_CLUSTER_M x KP_CLUSTER_N blocks; those along m load each a part of their B for all, those along n of their A
+//     cluster   KP_CLUSTER_M x KP_CLUSTER_N blocks; those along m load each a part of their B for all, those along n of their A;
+//               or KP_CLUSTER_K blocks that part the k of one tile, and exchange their sums through shared memory
 //
 //              n                      one stage of a 128 x 256 tile, bf16
 //         +----------+                  A  128 rows x 128 bytes   warpgroup 0: rows 0 to 63, all columns
@@ -60,6 +61,12 @@
 #ifndef KP_CLUSTER_N
 #define KP_CLUSTER_N 1
 #endif
+#ifndef KP_CLUSTER_K // blocks that share a tile's sum, each a part of k
+#define KP_CLUSTER_K 1
+#endif
+#ifndef KP_RESIDENT // blocks that fit a multiprocessor at once, so that the next kernel's prologue overlaps
+#define KP_RESIDENT 1
+#endif
 #ifndef KP_IN_FLIGHT // k blocks whose products may be under way when the next ones are issued: 0 or 1
 #define KP_IN_FLIGHT 1
 #endif
@@ -109,22 +116,35 @@ struct Config {
     static constexpr int WM = KP_BM / TEAM_M, WN = KP_BN / TEAM_N;
     static constexpr int MI = WM / 64;
 
-    static constexpr int CLUSTER_M = KP_CLUSTER_M, CLUSTER_N = KP_CLUSTER_N, CLUSTER = CLUSTER_M * CLUSTER_N;
+    static constexpr int CLUSTER_M = KP_CLUSTER_M, CLUSTER_N = KP_CLUSTER_N, CLUSTER_K = KP_CLUSTER_K;
+    static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * CLUSTER_K;
     static constexpr int A_BOXES = A_MN ? KP_BM / 64 : CLUSTER_N;
     static constexpr int B_BOXES = B_MN ? KP_BN / 64 : GATE == Gate::HALVES && CLUSTER_M == 1 ? 2 : CLUSTER_M;
     // Blocks that one block loads for, itself among them: its row and column of the cluster.
     static constexpr int SERVED = CLUSTER_M + CLUSTER_N - 1;
     static constexpr int A_BYTES = KP_BM * 128, B_BYTES = KP_BN * 128, STAGE = A_BYTES + B_BYTES;
 
-    using Out = Store<Config, WM, WN>;
+    // Columns of a warpgroup's tile that it finishes; blocks that part k finish a part of the columns each.
+    static constexpr int COLUMNS = WN / CLUSTER_K;
+    using Out = Store<Config, WM, COLUMNS>;
     static constexpr int STAGING = BUFFERS * Out::SLAB;
-    static constexpr int BARRIERS = STAGES * STAGE + WARPGROUPS * STAGING;
+    // Sums of the other blocks for the columns of this one.
+    static constexpr int EXCHANGE = WM * COLUMNS * 4;
+    static constexpr int EXCHANGED = STAGES * STAGE + WARPGROUPS * STAGING;
+    static constexpr int BARRIERS = EXCHANGED + (CLUSTER_K - 1) * WARPGROUPS * EXCHANGE;
     // 1024 to align the base by hand.
     static constexpr int SHARED = 1024 + BARRIERS + 2 * STAGES * 8;
 
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
+    // Registers per thread of the copying warpgroup and of the multiplying ones; their sum is what the launch gave all.
+    static constexpr int LAUNCHED = 65536 / KP_RESIDENT / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS);
+    static constexpr int COPYING = KP_RESIDENT > 1 ? 32 : WARPGROUPS == 2 && MI * WN < 320 ? 56 : 24;
+    static constexpr int MULTIPLYING = (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 < 248 ? (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 : 248;
+
     static_assert(TEAM_M * TEAM_N == TEAM && WM % 64 == 0 && WM * TEAM_M == KP_BM, "warpgroups part the tile");
     static_assert(TEAM_N == 1 || GATE != Gate::HALVES, "both halves of a gate are one warpgroup's");
+    static_assert(CLUSTER_K == 1 || (CLUSTER_M * CLUSTER_N == 1 && !KP_PINGPONG && GATE != Gate::HALVES && WN % (8 * CLUSTER_K) == 0),
+                  "blocks part k alone, and then the columns");
     static_assert(WIDE || (!A_MN && !B_MN), "8-bit operands are k-major");
     static_assert(A_BOXES % CLUSTER_N == 0 && B_BOXES % CLUSTER_M == 0, "each block of a cluster loads equally many boxes");
     static_assert(SHARED <= 232448, "shared memory of a block");
@@ -141,9 +161,11 @@ struct Params {
 
 // A block's place in its cluster.
 struct Place {
-    u32 rank, m, n;
+    u32 rank, m = 0, n = 0;
 
-    KP_FN Place() : rank(Config::CLUSTER > 1 ? ptx::cluster_rank() : 0) { m = rank % Config::CLUSTER_M, n = rank / Config::CLUSTER_M; }
+    KP_FN Place() : rank(Config::CLUSTER > 1 ? ptx::cluster_rank() : 0) {
+        if (Config::CLUSTER_K == 1) m = rank % Config::CLUSTER_M, n = rank / Config::CLUSTER_M;
+    }
     // Blocks with the same rows of D, which share A; with the same columns, which share B.
     KP_FN u16 sharing_a() const {
         u32 blocks = 0;
@@ -157,6 +179,13 @@ struct Place {
         if (i < Config::CLUSTER_M) return n * Config::CLUSTER_M + i;
         i -= Config::CLUSTER_M;
         return (i + (i >= n)) * Config::CLUSTER_M + m;
+    }
+    // The part of an item that is this block's.
+    KP_FN void part(Item &item) const {
+        if (Config::CLUSTER_K == 1) return;
+        u32 k = item.end, each = k / Config::CLUSTER_K, more = k % Config::CLUSTER_K;
+        item.begin = rank * each + min(rank, more);
+        item.end = item.begin + each + (rank < more);
     }
     KP_FN u32 tile_m(const Item &item) const { return item.m * Config::CLUSTER_M + m; }
     KP_FN u32 tile_n(const Item &item) const { return item.n * Config::CLUSTER_N + n; }
@@ -195,6 +224,7 @@ KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, Ring ri
     Schedule schedule(p.tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER);
     Item item;
     while (schedule.next(item)) {
+        place.part(item);
         u32 m = place.tile_m(item) * KP_BM, n = place.tile_n(item);
         u32 a_batch = p.a_batched ? item.batch : 0, b_batch = p.b_batched ? item.batch : 0;
         for (u32 k = item.begin; k < item.end; k++, ring.step()) {
@@ -227,7 +257,7 @@ struct Sums {
 
 // A warp tells all blocks that load for this one that it is done with a stage. `block` is the one this lane tells, if any.
 KP_FN void release(u32 empty, u32 block) {
-    if (Config::CLUSTER > 1) {
+    if (Config::SERVED > 1) {
         if (ptx::lane() < Config::SERVED) ptx::mbarrier_arrive_at(empty, block);
     } else if (ptx::elect()) ptx::mbarrier_arrive(empty);
 }
@@ -341,6 +371,43 @@ KP_FN void gather(const Params &p, Sums &sums, const Schedule &s, const Item &it
     }
 }
 
+// Blocks that part k: each gets from the others their sums of its columns, in `mine`, and adds them in the order of k.
+KP_FN void exchange(const Sums &sums, float (&mine)[Config::MI][Config::COLUMNS / 2], u32 base, const Place &place, u32 group, u32 thread) {
+    constexpr int N = Config::COLUMNS / 2, PARTS = Config::CLUSTER_K;
+    u32 at = base + Config::EXCHANGED + group * Config::EXCHANGE + thread * 16;
+    constexpr u32 NEXT = Config::WARPGROUPS * Config::EXCHANGE;
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        if (part == place.rank) continue;
+        // The others' sums lie in the order of their ranks.
+        u32 to = ptx::in_block(at + (place.rank - (place.rank > part)) * NEXT, part);
+#pragma unroll
+        for (int i = 0; i < Config::MI; i++)
+#pragma unroll
+            for (int j = 0; j < N; j += 4) {
+                const float *d = &sums.d[i][part * N + j];
+                ptx::store_cluster(to + (i * N + j) * 512, d[0], d[1], d[2], d[3]);
+            }
+    }
+    ptx::cluster_sync();
+#pragma unroll
+    for (int i = 0; i < Config::MI; i++)
+#pragma unroll
+        for (int j = 0; j < N; j += 4) {
+            float4 own;
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                if (part == place.rank) own = {sums.d[i][part * N + j], sums.d[i][part * N + j + 1], sums.d[i][part * N + j + 2], sums.d[i][part * N + j + 3]};
+            float4 sum;
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                float4 x = part == place.rank ? own : ptx::load_shared(at + (part - (part > place.rank)) * NEXT + (i * N + j) * 512);
+                sum = part == 0 ? x : float4{sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
+            }
+            mine[i][j] = sum.x, mine[i][j + 1] = sum.y, mine[i][j + 2] = sum.z, mine[i][j + 3] = sum.w;
+        }
+}
+
 // Named barriers: 1 and up within a warpgroup, TURN and up for the turns of a ping-pong.
 constexpr u32 TURN = 8;
 
@@ -354,6 +421,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
     if (KP_PINGPONG && group == 1) ptx::arrive_threads(TURN, 256);
     Item item;
     for (u32 turn = 0; schedule.next(item); turn++) {
+        place.part(item);
         if (KP_PINGPONG) {
             if (turn % 2 != group) {
                 ring.skip(item.end - item.begin);
@@ -365,21 +433,28 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
         if constexpr (Config::PROMOTE > 0) multiply_promoted(sums, ring, item, team_m, team_n, block);
         else multiply(sums, ring, item, team_m, team_n, block);
         if (KP_PINGPONG) ptx::arrive_threads(TURN + (group ^ 1), 256);
+        u32 m = place.tile_m(item) * KP_BM + team_m * Config::WM;
+        u32 n = tile_column(place.tile_n(item)) + team_n * Config::WN + place.rank % Config::CLUSTER_K * Config::COLUMNS;
+        u32 corner = Config::GATE == Gate::PAIRS ? n / 2 : n;
+        if constexpr (Config::CLUSTER_K > 1) {
+            float mine[Config::MI][Config::COLUMNS / 2];
+            exchange(sums, mine, ring.base, place, group, thread);
+#pragma unroll
+            for (int i = 0; i < Config::MI; i++) out.rows(mine[i], m + 64 * i, corner, item.batch);
+            break;
+        }
         if (item.begin != 0) {
             leave(p, sums, schedule, place.rank, team, thread, barrier);
             continue;
         }
         if (item.end != p.tiles.k) gather(p, sums, schedule, item, place.rank, team, thread, barrier);
-        u32 m = place.tile_m(item) * KP_BM + team_m * Config::WM;
-        u32 n = tile_column(place.tile_n(item)) + team_n * Config::WN;
-        u32 corner = Config::GATE == Gate::PAIRS ? n / 2 : n;
 #pragma unroll
         for (int i = 0; i < Config::MI; i++) out.rows(sums.d[i], m + 64 * i, corner, item.batch);
     }
     if (thread == 0) ptx::store_wait_read<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), 1)
+extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), KP_RESIDENT)
     gemm(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap d,
          const __grid_constant__ Params p) {
     extern __shared__ u8 shared[];
@@ -401,13 +476,14 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), 1)
     ptx::allow_next_kernel();
 
     if (warp < 4) {
-        ptx::give_registers<KP_WARPGROUPS == 3 ? 32 : KP_WARPGROUPS == 2 ? 56 : 40>();
+        ptx::give_registers<Config::COPYING>();
         if (warp == 0 && ptx::elect()) load(p, &a, &b, ring, place);
         __syncwarp();
+        if (Config::CLUSTER_K > 1) ptx::cluster_sync(); // the exchange's
     } else {
-        ptx::take_registers<KP_WARPGROUPS == 3 ? 160 : KP_WARPGROUPS == 2 ? 224 : 248>();
+        ptx::take_registers<Config::MULTIPLYING>();
         consume(p, &d, ring, place, warp / 4 - 1);
     }
-    // A block's shared memory outlives what its neighbour still sends to it.
-    if (Config::CLUSTER > 1) ptx::cluster_sync();
+    // A block's shared memory outlives what its neighbours still send to it.
+    if (Config::SERVED > 1) ptx::cluster_sync();
 }

@@ -23,40 +23,50 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
     extern __shared__ u8 raw[];
     __shared__ alignas(8) u64 barriers[2 * swap::STAGES];
     swap::Ring ring = {(ptx::smem_address(raw) + 1023) & ~1023u, ptx::smem_address(barriers)};
-    const u32 sums_at = ring.base, warp = ptx::warp(), group = warp / 4, rank = SPLIT == 1 ? 0 : ptx::cluster_rank();
+    const u32 group = ptx::warp() / 4, rank = SPLIT == 1 ? 0 : ptx::cluster_rank();
     const u32 tile = blockIdx.x / SPLIT, row0 = blockIdx.y * swap::TOKENS, batch = blockIdx.z;
     const u32 begin = (u64)p.stages_k * rank / SPLIT, end = (u64)p.stages_k * (rank + 1) / SPLIT;
 
-    if (threadIdx.x == 128 * swap::GROUPS) {
-        ptx::prefetch_map(&a), ptx::prefetch_map(&b);
+    if constexpr (SPLIT > 1) ptx::cluster_arrive(); // waited for before the first access of another block's memory
+    const swap::Loader loader = {&a, &b, p};
+    const bool loads = group == swap::GROUPS && ptx::elect();
+    const u32 first = min(end, begin + swap::STAGES);
+    if (loads) {
         ring.init();
+        if constexpr (KP_PREFETCH) loader.prefetch(tile, batch, begin, end);
+        ptx::wait_for_previous_kernel();
+        if constexpr (KP_EARLY) ptx::allow_next_kernel();
+        loader.load(ring, tile, row0, batch, begin, first);
     }
     __syncthreads();
-    if constexpr (SPLIT > 1) ptx::cluster_arrive(); // waited for before the first access of another block's memory
 
     if (group == swap::GROUPS) {
-        if (ptx::elect()) {
-            swap::Loader loader = {&a, &b, p};
-            if constexpr (KP_PREFETCH) loader.prefetch(tile, batch, begin, end);
-            ptx::wait_for_previous_kernel();
-            ptx::allow_next_kernel();
-            loader.load(ring, tile, row0, batch, begin, end);
+        if (loads) {
+            loader.load(ring, tile, row0, batch, first, end);
+            if constexpr (!KP_EARLY) ptx::allow_next_kernel();
         }
         __syncwarp();
+        if constexpr (SPLIT > 1) {
+            ptx::cluster_wait();
+            ptx::cluster_sync();
+            ptx::cluster_arrive();
+        }
     } else {
+        ptx::wait_for_previous_kernel();
+        const float scale = swap::tensor_scale(p.epilogue);
+        const u32 at = ring.base + group * swap::GROUP_SUMS;
         swap::Sums sums;
         swap::multiply(sums, ring, group, begin, end);
         // Sums take the place of boxes once every group has read them.
         ptx::sync_threads(1, 128 * swap::GROUPS);
-        swap::transpose(sums, sums_at + group * swap::GROUP_SUMS);
+        swap::transpose(sums, at);
+        if constexpr (SPLIT > 1) {
+            ptx::cluster_wait();
+            ptx::cluster_sync();
+        } else {
+            ptx::sync_threads(2 + group, 128);
+        }
+        swap::finish<SPLIT>(p, scale, at, tile * swap::GROUPS + group, row0, batch, rank);
     }
-    if constexpr (SPLIT > 1) {
-        ptx::cluster_wait();
-        ptx::cluster_sync();
-    } else if (group < swap::GROUPS) {
-        ptx::sync_threads(2 + group, 128);
-    }
-    if (group < swap::GROUPS)
-        swap::finish<SPLIT>(p, sums_at + group * swap::GROUP_SUMS, tile * swap::GROUPS + group, row0, batch, rank);
-    if constexpr (SPLIT > 1) ptx::cluster_sync(); // sums stay until all ranks have read them
+    if constexpr (SPLIT > 1) ptx::cluster_wait(); // sums stay until all ranks have read them
 }

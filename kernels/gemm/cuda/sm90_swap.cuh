@@ -18,6 +18,7 @@
 //                       0: they stay in the matrix unit
 //          KP_SCALE     NONE, TENSOR, ROW
 //          KP_PREFETCH  1: the first boxes of B are asked into L2 before the wait for the kernel before
+//          KP_EARLY     1: the next kernel may be launched once all blocks run; 0: once they have asked for all boxes
 //          KP_KEEP_B    ptx::Keep's name for B's boxes
 //          KP_D, KP_C, KP_BIAS, KP_RESIDUAL   Type's names; KP_ACT, KP_GATE   Act's and Gate's names
 //          KP_BLOCKS_PER_SM                   blocks that registers must allow
@@ -65,7 +66,7 @@ struct Ring {
     KP_FN void step() {
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
-    // By one thread; a barrier of the block must follow.
+    // By the thread that loads; a barrier of the block must follow before others use it.
     KP_FN void init() const {
         for (u32 s = 0; s < STAGES; ++s) {
             ptx::mbarrier_init(barriers + 8 * s, 1);
@@ -236,54 +237,61 @@ KP_FN void store_four(u64 array, i64 i, const float (&y)[4]) {
     else *(u32 *)((u8 *)array + i) = pack<D>(y[0], y[1]) | pack<D>(y[2], y[3]) << 16;
 }
 
+// What all of D is multiplied by; asked for before the sums are there.
+KP_FN float tensor_scale(const Epilogue &e) {
+    if constexpr (SCALE == Scale::TENSOR) return e.alpha * *(const float *)e.a_scale * *(const float *)e.b_scale;
+    return e.alpha;
+}
+
 // Finishes and stores what lies at `at` in the RANKS blocks of a cluster: every RANKS-th part of a group's tile of columns
-// `tile`, of rows from `row0` on.
-template <u32 RANKS> KP_FN void finish(const Problem &p, u32 at, u32 tile, u32 row0, u32 batch, u32 rank) {
+// `tile`, of rows from `row0` on. The warp arrives at the cluster's barrier once it has read all it needs.
+template <u32 RANKS> KP_FN void finish(const Problem &p, float scale, u32 at, u32 tile, u32 row0, u32 batch, u32 rank) {
     const Epilogue &e = p.epilogue;
-    const u32 columns = GATE == Gate::NONE ? e.n : e.n / 2;
+    constexpr bool PAIRS = GATE == Gate::PAIRS;
+    constexpr u32 PARTS = GATE == Gate::NONE ? 1 : 2, QUADS = OUT / 4, PASS = RANKS * 128;
+    constexpr u32 PASSES = (TOKENS * QUADS + PASS - 1) / PASS, BATCH = PASSES < 4 ? PASSES : 4;
+    const u32 columns = e.n / PARTS, quads = min(TOKENS, e.m - row0) * QUADS;
     const bool aligned = e.d_ld % 4 == 0 && e.d_stride % 4 == 0 && p.d % (4 * bytes_of(D)) == 0;
-    float scale = e.alpha;
-    if constexpr (SCALE == Scale::TENSOR) scale *= *(const float *)e.a_scale * *(const float *)e.b_scale;
-    constexpr u32 QUADS = OUT / 4;
-    const u32 rows = min(TOKENS, e.m - row0);
-    for (u32 i = rank * 128 + threadIdx.x % 128; i < rows * QUADS; i += RANKS * 128) {
-        const u32 row = row0 + i / QUADS, quad = i % QUADS * 4, column = tile * OUT + quad; // of D
-        const u32 from = at + i / QUADS * (PITCH * 4);
-        if (column >= columns) continue;
-        float s = scale;
-        if constexpr (SCALE == Scale::ROW) s *= ((const float *)e.a_scale)[row];
-        float y[4];
-        if constexpr (GATE == Gate::NONE) {
-            float4 x = total<RANKS>(from + quad * 4);
-            y[0] = x.x, y[1] = x.y, y[2] = x.z, y[3] = x.w;
 #pragma unroll
-            for (u32 j = 0; j < 4; ++j) y[j] = activated<ACT>(finished(e, y[j], s, row, column + j, batch));
-        } else {
-            constexpr bool PAIRS = GATE == Gate::PAIRS;
-            float4 low = total<RANKS>(from + (PAIRS ? 2 * quad : quad) * 4);
-            float4 high = total<RANKS>(from + (PAIRS ? 2 * quad + 4 : OUT + quad) * 4);
-            float g[4] = {low.x, PAIRS ? low.z : low.y, PAIRS ? high.x : low.z, PAIRS ? high.z : low.w};
-            float u[4] = {PAIRS ? low.y : high.x, PAIRS ? low.w : high.y, PAIRS ? high.y : high.z, high.w};
+    for (u32 pass = 0; pass < PASSES; pass += BATCH) {
+        // Remote shared memory is far: a batch of loads is under way before the first is used. What is too many is read, not stored.
+        float4 x[BATCH][PARTS];
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            const u32 i = min((pass + k) * PASS + rank * 128 + threadIdx.x % 128, quads - 1);
+            const u32 from = at + i / QUADS * (PITCH * 4) + i % QUADS * (PAIRS ? 32 : 16);
+#pragma unroll
+            for (u32 h = 0; h < PARTS; ++h) x[k][h] = total<RANKS>(from + h * (PAIRS ? 16 : OUT * 4));
+        }
+        if (RANKS > 1 && pass + BATCH >= PASSES) ptx::cluster_arrive();
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            const u32 i = (pass + k) * PASS + rank * 128 + threadIdx.x % 128;
+            const u32 row = row0 + i / QUADS, column = tile * OUT + i % QUADS * 4; // of D
+            if (i >= quads || column >= columns) continue;
+            float s = scale, y[4];
+            if constexpr (SCALE == Scale::ROW) s *= ((const float *)e.a_scale)[row];
+            const float4 low = x[k][0], high = x[k][PARTS - 1];
+            const float g[4] = {low.x, PAIRS ? low.z : low.y, PAIRS ? high.x : low.z, PAIRS ? high.z : low.w};
+            const float u[4] = {PAIRS ? low.y : high.x, PAIRS ? low.w : high.y, PAIRS ? high.y : high.z, high.w};
+            const i64 to = batch * e.d_stride + row * e.d_ld + column;
 #pragma unroll
             for (u32 j = 0; j < 4; ++j) {
-                u32 first = PAIRS ? 2 * (column + j) : column + j, second = PAIRS ? first + 1 : first + columns;
-                y[j] = activated<ACT>(finished(e, g[j], s, row, first, batch)) * finished(e, u[j], s, row, second, batch);
+                const u32 first = PAIRS ? 2 * (column + j) : column + j, second = PAIRS ? first + 1 : first + columns;
+                y[j] = activated<ACT>(finished(e, g[j], s, row, first, batch));
+                if constexpr (PARTS == 2) y[j] *= finished(e, u[j], s, row, second, batch);
+                if constexpr (RESIDUAL != Type::NONE)
+                    if (column + j < columns) y[j] += load<RESIDUAL>(e.residual, to + j);
+                if constexpr (bytes_of(D) == 1)
+                    if (e.d_scale) y[j] /= *(const float *)e.d_scale;
             }
-        }
-        const i64 to = batch * e.d_stride + row * e.d_ld + column;
+            if (aligned && column + 4 <= columns) {
+                store_four(p.d, to, y);
+            } else {
 #pragma unroll
-        for (u32 j = 0; j < 4; ++j) {
-            if constexpr (RESIDUAL != Type::NONE)
-                if (column + j < columns) y[j] += load<RESIDUAL>(e.residual, to + j);
-            if constexpr (bytes_of(D) == 1)
-                if (e.d_scale) y[j] /= *(const float *)e.d_scale;
-        }
-        if (aligned && column + 4 <= columns) {
-            store_four(p.d, to, y);
-        } else {
-#pragma unroll
-            for (u32 j = 0; j < 4; ++j)
-                if (column + j < columns) store(p.d, to + j, y[j]);
+                for (u32 j = 0; j < 4; ++j)
+                    if (column + j < columns) store(p.d, to + j, y[j]);
+            }
         }
     }
 }

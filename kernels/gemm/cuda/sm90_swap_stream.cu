@@ -71,31 +71,35 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
     extern __shared__ u8 raw[];
     __shared__ alignas(8) u64 barriers[2 * swap::STAGES];
     swap::Ring ring = {(ptx::smem_address(raw) + 1023) & ~1023u, ptx::smem_address(barriers)};
-    const u32 warp = ptx::warp(), group = warp / 4;
+    const u32 group = ptx::warp() / 4;
     Schedule schedule(tiles, blockIdx.x, gridDim.x);
     Item item;
 
-    if (threadIdx.x == 128 * swap::GROUPS) {
-        ptx::prefetch_map(&a), ptx::prefetch_map(&b);
+    const swap::Loader loader = {&a, &b, p};
+    const bool loads = group == swap::GROUPS && ptx::elect();
+    u32 first = 0;
+    if (loads) {
         ring.init();
+        if (schedule.next(item)) {
+            first = min(item.end, item.begin + swap::STAGES);
+            if constexpr (KP_PREFETCH) loader.prefetch(item.n, item.batch, item.begin, item.end);
+            ptx::wait_for_previous_kernel();
+            if constexpr (KP_EARLY) ptx::allow_next_kernel();
+            loader.load(ring, item.n, item.m * swap::TOKENS, item.batch, item.begin, first);
+        }
     }
     __syncthreads();
 
-    if (group == swap::GROUPS) {
-        if (ptx::elect()) {
-            swap::Loader loader = {&a, &b, p};
-            if constexpr (KP_PREFETCH) {
-                Schedule ahead = schedule;
-                if (ahead.next(item)) loader.prefetch(item.n, item.batch, item.begin, item.end);
-            }
-            ptx::wait_for_previous_kernel();
-            ptx::allow_next_kernel();
-            while (schedule.next(item)) loader.load(ring, item.n, item.m * swap::TOKENS, item.batch, item.begin, item.end);
-        }
-    } else {
+    if (loads && first > 0) {
+        loader.load(ring, item.n, item.m * swap::TOKENS, item.batch, first, item.end);
+        while (schedule.next(item)) loader.load(ring, item.n, item.m * swap::TOKENS, item.batch, item.begin, item.end);
+        if constexpr (!KP_EARLY) ptx::allow_next_kernel();
+    }
+    if (group < swap::GROUPS) {
         const u32 at = ring.base + swap::STAGES * swap::STAGE + group * swap::GROUP_SUMS;
         const Scratch scratch = {(float4 *)partials, flags, group};
         ptx::wait_for_previous_kernel(); // which may use the same scratch
+        const float scale = swap::tensor_scale(p.epilogue);
         while (schedule.next(item)) {
             swap::Sums sums;
             swap::multiply(sums, ring, group, item.begin, item.end);
@@ -107,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
             ptx::sync_threads(2 + group, 128); // the sums before are stored
             swap::transpose(sums, at);
             ptx::sync_threads(2 + group, 128);
-            swap::finish<1>(p, at, item.n * swap::GROUPS + group, item.m * swap::TOKENS, item.batch, 0);
+            swap::finish<1>(p, scale, at, item.n * swap::GROUPS + group, item.m * swap::TOKENS, item.batch, 0);
         }
     }
 }
