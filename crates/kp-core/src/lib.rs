@@ -19,11 +19,13 @@
 //! | [`mod@env`] | the environment variables, read in one place |
 //! | [`buckets`] | sizes to pad to, so that a few plans serve many sizes |
 //! | [`tensor`] | arrays, and each op in one call |
+//! | [`calibrate`] | weights rounded with their inputs in view |
 //!
 //! Nothing here looks inside a problem or a buffer: ops come from `kp-hal`, kernels from the backends.
 
 mod backends;
 pub mod buckets;
+pub mod calibrate;
 pub mod candidates;
 pub mod dispatcher;
 pub mod engine;
