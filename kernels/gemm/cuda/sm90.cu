@@ -70,7 +70,7 @@
 #ifndef KP_IN_FLIGHT // k blocks whose products may be under way when the next ones are issued: 0 or 1
 #define KP_IN_FLIGHT 1
 #endif
-#ifndef KP_PROMOTE // every so many k blocks, sums move to accumulators of full precision; 0 is never
+#ifndef KP_PROMOTE // whether the sums of each k block are added in full f32, for 8-bit types
 #define KP_PROMOTE 0
 #endif
 #ifndef KP_KEEP_A
@@ -138,7 +138,7 @@ struct Config {
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
     // Registers per thread of the copying warpgroup and of the multiplying ones; their sum is what the launch gave all.
     static constexpr int LAUNCHED = 65536 / KP_RESIDENT / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS);
-    static constexpr int COPYING = KP_RESIDENT > 1 ? 32 : WARPGROUPS == 2 && MI * WN < 320 ? 56 : 24;
+    static constexpr int COPYING = KP_RESIDENT > 1 ? 32 : WARPGROUPS == 2 && MI * WN < 384 ? 56 : 40;
     static constexpr int MULTIPLYING = (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 < 248 ? (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 : 248;
 
     static_assert(TEAM_M * TEAM_N == TEAM && WM % 64 == 0 && WM * TEAM_M == KP_BM, "warpgroups part the tile");
@@ -262,22 +262,23 @@ KP_FN void release(u32 empty, u32 block) {
     } else if (ptx::elect()) ptx::mbarrier_arrive(empty);
 }
 
-// Issues the products of the ring's stage.
-KP_FN void issue(Sums &sums, const Ring &ring, u32 team_m, u32 team_n, u32 accumulate) {
-    // One slab of an MN-major operand: 64 of m or n.
-    constexpr int SLAB = Config::BK * 128;
-    u32 a_at = ring.a() + team_m * Config::WM * 128, b_at = ring.b() + team_n * Config::WN * 128;
-    u64 a = Config::A_MN ? wgmma::mn_major<Config::BK>(a_at) : wgmma::k_major(a_at);
-    u64 b = Config::B_MN ? wgmma::mn_major<Config::BK>(b_at) : wgmma::k_major(b_at);
-    static_assert(!Config::A_MN || SLAB == 64 * 128, "an m64 part of A is one slab either way");
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-#pragma unroll
-        for (int i = 0; i < Config::MI; i++)
-            Wgmma<Config::WN>::mma<Config::TYPES, Config::A_MN, Config::B_MN>(
-                sums.d[i], wgmma::further(a, (Config::A_MN ? 128 : 2) * step + i * (64 * 128 >> 4)),
-                wgmma::further(b, (Config::B_MN ? 128 : 2) * step), accumulate | step);
-}
+// Where a warpgroup's part of a stage lies, as the tensor cores are told.
+struct Operands {
+    u64 a, b;
+
+    KP_FN Operands(const Ring &ring, u32 team_m, u32 team_n) {
+        u32 a_at = ring.a() + team_m * Config::WM * 128, b_at = ring.b() + team_n * Config::WN * 128;
+        a = Config::A_MN ? wgmma::mn_major<Config::BK>(a_at) : wgmma::k_major(a_at);
+        b = Config::B_MN ? wgmma::mn_major<Config::BK>(b_at) : wgmma::k_major(b_at);
+    }
+    // Multiplies 64 rows, the i-th, by step `step` of the 4 of a stage.
+    KP_FN void multiply(float (&d)[Config::WN / 2], int i, int step, u32 accumulate) const {
+        // 64 rows take as many bytes as 64 columns of an m-major A.
+        Wgmma<Config::WN>::mma<Config::TYPES, Config::A_MN, Config::B_MN>(
+            d, wgmma::further(a, (Config::A_MN ? 128 : 2) * step + i * (64 * 128 >> 4)), wgmma::further(b, (Config::B_MN ? 128 : 2) * step),
+            accumulate);
+    }
+};
 
 // Sums the item's k blocks.
 KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block) {
@@ -285,7 +286,11 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
     for (u32 k = item.begin; k < item.end; k++) {
         ptx::mbarrier_wait(ring.full(), ring.parity);
         wgmma::fence();
-        issue(sums, ring, team_m, team_n, k - item.begin);
+        Operands operands(ring, team_m, team_n);
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+#pragma unroll
+            for (int i = 0; i < Config::MI; i++) operands.multiply(sums.d[i], i, step, step > 0 ? 1 : k - item.begin);
         wgmma::commit();
         if (KP_IN_FLIGHT == 0) {
             wgmma::wait<0>();
@@ -307,24 +312,25 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
     for (int i = 0; i < Config::MI; i++) wgmma::pin(sums.d[i]);
 }
 
-// The same for 8-bit types, whose tensor cores keep fewer bits: every PROMOTE blocks the sums are added to f32.
+// The same for 8-bit types, whose tensor cores keep fewer bits: the sums of each stage are added to f32. While one warpgroup adds, the
+// other's products are under way.
 KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block) {
     sums = {};
-    Sums part;
-    for (u32 k = item.begin; k < item.end;) {
-        for (u32 first = k, last = min(item.end, k + Config::PROMOTE); k < last; k++, ring.step()) {
-            ptx::mbarrier_wait(ring.full(), ring.parity);
-            wgmma::fence();
-            issue(part, ring, team_m, team_n, k - first);
-            wgmma::commit();
-            wgmma::wait<0>();
-            release(ring.empty(), block);
-        }
+    float part[Config::WN / 2];
+    for (u32 k = item.begin; k < item.end; k++, ring.step()) {
+        ptx::mbarrier_wait(ring.full(), ring.parity);
+        Operands operands(ring, team_m, team_n);
 #pragma unroll
         for (int i = 0; i < Config::MI; i++) {
-            wgmma::pin(part.d[i]);
+            wgmma::fence();
 #pragma unroll
-            for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part.d[i][j];
+            for (int step = 0; step < 4; step++) operands.multiply(part, i, step, step > 0);
+            wgmma::commit();
+            wgmma::wait<0>();
+            if (i == Config::MI - 1) release(ring.empty(), block);
+            wgmma::pin(part);
+#pragma unroll
+            for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part[j];
         }
     }
 }
@@ -430,7 +436,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
             ptx::sync_threads(TURN + group, 256);
         }
         Sums sums;
-        if constexpr (Config::PROMOTE > 0) multiply_promoted(sums, ring, item, team_m, team_n, block);
+        if constexpr (Config::PROMOTE) multiply_promoted(sums, ring, item, team_m, team_n, block);
         else multiply(sums, ring, item, team_m, team_n, block);
         if (KP_PINGPONG) ptx::arrive_threads(TURN + (group ^ 1), 256);
         u32 m = place.tile_m(item) * KP_BM + team_m * Config::WM;
