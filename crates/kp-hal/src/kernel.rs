@@ -2,12 +2,12 @@
 
 use crate::{
     caps::Caps,
-    device::{Device, DeviceId, Queue},
+    device::{Device, DeviceId, Graph, Queue},
     error::Result,
     op::{self, ArgError, Args, Needs, Op, Problem},
     support::{Support, Variant},
 };
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 /// One implementation of one operation. A constant: no state, no device.
 ///
@@ -117,6 +117,18 @@ impl<O: Op> Plan<O> {
         unsafe { self.code.launch(queue, args) }
     }
 
+    /// Records `times` launches with the same arguments, to be replayed as often as wanted.
+    ///
+    /// # Errors
+    /// As `launch`; `NotCapturable` on backends without graphs.
+    pub fn record<'a>(&self, queue: &mut dyn Queue, args: &'a O::Args<'_>, times: u32) -> Result<Recording<'a>> {
+        if self.scratch_bytes > 0 {
+            queue.reserve_scratch(self.scratch_bytes)?;
+        }
+        let graph = queue.capture(|queue| (0..times).try_for_each(|_| self.launch(queue, args)))?;
+        Ok(Recording { graph, buffers: PhantomData })
+    }
+
     /// What it solves.
     #[inline]
     pub fn problem(&self) -> &Problem<O::Spec> {
@@ -157,6 +169,30 @@ impl<O: Op> Plan<O> {
 impl<O: Op> fmt::Debug for Plan<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Plan({} = {})", self.problem, self.label())
+    }
+}
+
+/// Launches recorded by [`Plan::record`]. It borrows their buffers, so that replaying needs no promise.
+pub struct Recording<'a> {
+    graph: Box<dyn Graph>,
+    buffers: PhantomData<&'a ()>,
+}
+
+impl Recording<'_> {
+    /// Submits the launches again.
+    ///
+    /// # Errors
+    /// `BadArgs` if `queue` is of another device; what the driver refuses.
+    pub fn replay(&self, queue: &mut dyn Queue) -> Result<()> {
+        // SAFETY: the arguments are borrowed, hence their buffers alive, and exclusive to this plan's launches where they
+        // are written.
+        unsafe { self.graph.replay(queue) }
+    }
+}
+
+impl fmt::Debug for Recording<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Recording")
     }
 }
 

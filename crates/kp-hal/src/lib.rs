@@ -34,7 +34,7 @@ pub use caps::{Caps, DeviceKind, Rates};
 pub use device::{Backend, Device, DeviceId, DeviceInfo, Graph, MemoryInfo, PciAddress, Point, Queue};
 pub use dtype::{DType, DTypes};
 pub use error::{BadOperands, DriverError, Error, ErrorKind, Fault, Result};
-pub use kernel::{Kernel, KernelList, Kernels, Label, Launch, Nanos, Plan, source_hash};
+pub use kernel::{Kernel, KernelList, Kernels, Label, Launch, Nanos, Plan, Recording, source_hash};
 pub use memory::{Allocation, Buffer, MemoryKind, Slice, SliceMut};
 pub use op::{AnyProblem, ArgError, Args, BadProblem, Op, OpSpec, Problem, Repro, Spec};
 pub use support::{Support, Unsupported, Variant, Variants};

@@ -87,18 +87,16 @@ fn replayed<O: Op>(device: &Arc<dyn Device>, plan: &Plan<O>) -> Result<(), Failu
     let mut queue: Box<dyn Queue> = device.clone().queue()?;
     let (direct, _) = run(device, &mut *queue, plan, &operands)?;
     let mut loaded = Loaded::new(device, &mut *queue, &operands)?;
-    queue.reserve_scratch(plan.scratch_bytes())?;
-    let recorded = {
+    {
         let args = loaded.args::<O>(&operands);
-        queue.capture(|queue| plan.launch(queue, &args))
-    };
-    let graph = match recorded {
-        Err(e) if unable(&e) => return Ok(()),
-        recorded => recorded?,
-    };
-    // SAFETY: `loaded` keeps the buffers alive and no other queue knows them.
-    unsafe { graph.replay(&mut *queue)? };
-    queue.sync()?;
+        let recording = match plan.record(&mut *queue, &args, 2) {
+            Err(e) if unable(&e) => return Ok(()),
+            recording => recording?,
+        };
+        recording.replay(&mut *queue)?;
+        recording.replay(&mut *queue)?;
+        queue.sync()?;
+    }
     let after = loaded.download(&mut *queue, &operands)?;
     let same = (0..operands.list().len()).all(|i| direct.at(i) == after.at(i));
     ensure(same, || format!("{plan:?} gives other bits when replayed"))
