@@ -57,7 +57,7 @@ impl Meter {
     /// # Errors
     /// What the device returned.
     pub(crate) fn new(engine: Engine, options: Options) -> Result<Self> {
-        let caps = engine.device().clone().measure().context("cannot measure the device's peaks")?;
+        let caps = engine.measure_peaks().context("cannot measure the device's peaks")?;
         let peaks = if caps == *engine.caps() { "as the device states them" } else { "measured before the run" };
         let queue = engine.queue()?;
         Ok(Self { engine, caps, peaks, queue, options, reached: HashMap::new() })

@@ -254,10 +254,11 @@ impl Engine {
         Dispatcher::new(self)
     }
 
-    /// Every candidate with its time, every rejection with its reason. Plans nothing.
+    /// Every candidate with its time, every rejection with its reason, beside what the device can reach: as measured
+    /// if it ever was ([`measure_peaks`](Self::measure_peaks)), else as stated. Plans and measures nothing.
     pub fn explain<S: OpSpec>(&self, problem: &Problem<S>) -> Explanation {
         let failed = self.cache::<S::Op>().map(|cache| cache.failures(problem)).unwrap_or_default();
-        Explanation::new(self.info(), problem, &self.candidates(problem), &failed)
+        Explanation::new(self.info(), self.peaks().as_ref(), problem, &self.candidates(problem), &failed)
     }
 
     /// A plan's full name: `nvidia/gemm/sm90_e4m3_1d2d#3`.

@@ -1,6 +1,6 @@
 //! Why a problem is solved the way it is.
 
-use crate::{candidates::Candidates, plan_cache::Failures};
+use crate::{candidates::Candidates, plan_cache::Failures, wisdom::Peaks};
 use kp_hal::{DeviceInfo, DeviceKind, Nanos, OpSpec, Problem};
 use std::fmt;
 
@@ -19,6 +19,8 @@ pub struct Explanation {
     pub units: u32,
     /// Its memory bandwidth.
     pub bytes_per_s: f64,
+    /// Whether bandwidth and floor are by peaks measured here; else by what the device states.
+    pub measured_peaks: bool,
     /// The time no kernel can beat at the device's peaks.
     pub floor: Nanos,
     /// What sets the floor.
@@ -51,7 +53,8 @@ pub struct Row {
     pub time: Nanos,
     /// Whether the time was measured on this device; else the kernel estimates it.
     pub measured: bool,
-    /// What fraction of this time the floor is: 1 is perfect.
+    /// What fraction of this time the floor is: 1 is perfect. Of an estimate, which is made of stated peaks, the floor
+    /// by stated peaks.
     pub of_floor: f64,
     /// What the kernel says of the choice: `pads m from 1 to 64`.
     pub note: Option<String>,
@@ -69,22 +72,27 @@ pub struct Rejected {
 }
 
 impl Explanation {
-    /// Puts into words what was found for `problem` on the device that `info` describes; needs no device.
+    /// Puts into words what was found for `problem` on the device that `info` describes and that reached `peaks` when
+    /// they were measured; needs no device.
     pub fn new<S: OpSpec>(
         info: &DeviceInfo,
+        peaks: Option<&Peaks>,
         problem: &Problem<S>,
         found: &Candidates<S::Op>,
         failed: &Failures,
     ) -> Self {
-        let caps = &info.caps;
+        let stated = &info.caps;
+        let measured = peaks.map(|peaks| peaks.on(stated));
+        let caps = measured.as_ref().unwrap_or(stated);
         let (compute, memory) = Nanos::floors(caps, problem);
-        let floor = compute.max(memory);
+        let (floor, stated_floor) = (compute.max(memory), Nanos::roofline(stated, problem));
+        let floor_under = |c: &crate::Candidate<S::Op>| if c.measured.is_some() { floor } else { stated_floor };
         let row = |c: &crate::Candidate<S::Op>| Row {
             label: c.label().to_string(),
             time: c.time(),
             measured: c.measured.is_some(),
-            of_floor: floor.0 as f64 / c.time().0.max(1) as f64,
-            note: c.kernel.note(caps, problem, c.variant).map(Into::into),
+            of_floor: floor_under(c).0 as f64 / c.time().0.max(1) as f64,
+            note: c.kernel.note(stated, problem, c.variant).map(Into::into),
             failed: failed.iter().find(|(label, _)| *label == c.label()).map(|(_, why)| why.clone()),
         };
         Self {
@@ -94,6 +102,7 @@ impl Explanation {
             kind: caps.kind,
             units: caps.units,
             bytes_per_s: caps.bytes_per_s,
+            measured_peaks: measured.is_some(),
             floor,
             bound: if compute > memory { Bound::Compute } else { Bound::Memory },
             bytes: problem.bytes(),
@@ -134,7 +143,8 @@ impl fmt::Display for Explanation {
             Bound::Memory => ("memory", format!("{}B", scaled(self.bytes as f64))),
             Bound::Compute => ("compute", format!("{}flop", scaled(self.flops))),
         };
-        writeln!(f, "{device:<47} floor {}: {bound}, {amount}", self.floor)?;
+        let peaks = if self.measured_peaks { "measured" } else { "stated" };
+        writeln!(f, "{device:<47} floor {}: {bound}, {amount}, {peaks} peaks", self.floor)?;
         let names = self.candidates.iter().map(|r| &r.label).chain(self.rejected.iter().map(|r| &r.kernel));
         let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let mut place = 0;

@@ -3,18 +3,23 @@
 //! ```text
 //! kp-wisdom 1
 //! device nvidia sm_90a "NVIDIA H200" driver "570.86"
+//! peaks memory 4100000000000 f32 55000000000000 bf16 790000000000000
 //! gemm 1x4096x7168x2048 e4m3:e4m3:bf16 = sm90_e4m3_1d2d#2 41234 code 9f3c1a5500d1e2b7
 //! ```
 //! A fact belongs to the device above it: that kernel and variant took so many nanoseconds for that problem, and
-//! `code` is the hash of the kernel's source then. With another driver or another source it says nothing.
+//! `code` is the hash of the kernel's source then. With another driver or another source it says nothing. Peaks are
+//! what the device itself was measured to reach, if that was asked for.
 //!
 //! Lines come from disk, so none is trusted: what does not parse is reported and kept out.
 
+mod peaks;
 pub mod store;
+
+pub use peaks::Peaks;
 
 use kp_hal::{AnyProblem, Backend, DeviceInfo, Label, Nanos, Variant};
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     fmt,
 };
 
@@ -77,6 +82,7 @@ pub type Facts = BTreeMap<(String, u8), Fact>;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Wisdom {
     machines: BTreeMap<Machine, BTreeMap<String, Facts>>,
+    peaks: BTreeMap<Machine, Peaks>,
 }
 
 impl Wisdom {
@@ -90,9 +96,20 @@ impl Wisdom {
         self.machines.get(machine).into_iter().flatten().map(|(problem, facts)| (problem.as_str(), facts))
     }
 
-    /// Every machine anything is known of.
+    /// Every machine anything is known of, in order.
     pub fn machines(&self) -> impl Iterator<Item = &Machine> {
-        self.machines.keys()
+        let all: BTreeSet<_> = self.machines.keys().chain(self.peaks.keys()).collect();
+        all.into_iter()
+    }
+
+    /// What `machine` was measured to reach.
+    pub fn peaks(&self, machine: &Machine) -> Option<&Peaks> {
+        self.peaks.get(machine)
+    }
+
+    /// Replaces what `machine` was measured to reach.
+    pub fn record_peaks(&mut self, machine: &Machine, peaks: Peaks) {
+        self.peaks.insert(machine.clone(), peaks);
     }
 
     /// How many facts there are.
@@ -102,7 +119,7 @@ impl Wisdom {
 
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
-        self.machines.is_empty()
+        self.machines.is_empty() && self.peaks.is_empty()
     }
 
     /// Adds a fact, in place of an earlier one of the same machine, problem, kernel and variant.
@@ -116,6 +133,7 @@ impl Wisdom {
 
     /// Adds every fact of `newer`, which wins where both know.
     pub fn merge(&mut self, newer: &Self) {
+        self.peaks.extend(newer.peaks.iter().map(|(machine, peaks)| (machine.clone(), peaks.clone())));
         for (machine, problems) in &newer.machines {
             for (problem, facts) in problems {
                 for (label, &fact) in facts {
@@ -151,19 +169,22 @@ impl Wisdom {
         }
         let mut machine = None;
         for (at, line) in lines.filter(|(_, line)| !line.is_empty()) {
-            let read = text(line).and_then(|line| match line.strip_prefix("device ") {
-                Some(rest) => {
+            let read = text(line).and_then(|line| {
+                if let Some(rest) = line.strip_prefix("device ") {
                     // Facts below a device that cannot be read are nobody's.
                     machine = None;
                     machine = Some(read_machine(rest)?);
-                    Ok(())
+                    return Ok(());
                 }
-                None => {
-                    let (problem, label, fact) = read_fact(line)?;
-                    let machine = machine.clone().ok_or("no device stands above it")?;
-                    wisdom.insert(machine, problem, label, fact);
-                    Ok(())
+                let machine = || machine.clone().ok_or_else(|| "no device stands above it".to_owned());
+                if let Some(rest) = line.strip_prefix("peaks ") {
+                    let peaks = Peaks::read(rest)?;
+                    wisdom.peaks.insert(machine()?, peaks);
+                    return Ok(());
                 }
+                let (problem, label, fact) = read_fact(line)?;
+                wisdom.insert(machine()?, problem, label, fact);
+                Ok(())
             });
             if let Err(why) = read {
                 warnings.add(Warning { line: at + 1, text: clip(line), why });
@@ -177,9 +198,12 @@ impl Wisdom {
 impl fmt::Display for Wisdom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADER}")?;
-        for (machine, problems) in &self.machines {
+        for machine in self.machines() {
             writeln!(f, "{machine}")?;
-            for (problem, facts) in problems {
+            if let Some(peaks) = self.peaks.get(machine) {
+                writeln!(f, "{peaks}")?;
+            }
+            for (problem, facts) in self.machines.get(machine).into_iter().flatten() {
                 for ((kernel, variant), Fact { time, code }) in facts {
                     writeln!(f, "{problem} = {kernel}#{variant} {} code {code:016x}", time.0)?;
                 }

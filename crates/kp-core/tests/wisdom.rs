@@ -383,3 +383,36 @@ proptest! {
         prop_assert_eq!(read, wisdom);
     }
 }
+
+#[test]
+fn explanations_compare_with_peaks_that_were_measured() {
+    let folder = Folder::new();
+    const TEXT: &str = "gemm 1x1x1000x1000 f32:f32:f32";
+    let problem = problem(TEXT);
+    let before = open(&folder.file());
+    let stated = before.explain(&problem);
+    assert!(!stated.measured_peaks && stated.to_string().contains("stated peaks"));
+    // The null device cannot measure itself, and says nothing rather than what it states.
+    let caps = before.measure_peaks().expect("it answers");
+    assert_eq!((caps, before.peaks()), (before.caps().clone(), None));
+    // Half of the bandwidth that it states.
+    let text = format!("kp-wisdom 1\n{}\npeaks memory 50000000000 f32 1000000000000\n", before.machine());
+    fs::write(folder.file(), &text).expect("the folder is writable");
+    let after = open(&folder.file());
+    assert!(after.wisdom_warnings().is_empty(), "{:?}", after.wisdom_warnings());
+    assert_eq!(after.wisdom().to_string(), text);
+    let measured = after.explain(&problem);
+    assert!(measured.measured_peaks && measured.to_string().contains("measured peaks"));
+    assert!(measured.floor.0.abs_diff(2 * stated.floor.0) <= 1, "{} and {}", measured.floor, stated.floor);
+    assert_eq!(measured.bytes_per_s, 5e10);
+    // Estimates are made of stated peaks, and are compared with those.
+    assert_eq!(measured.candidates[0].of_floor, stated.candidates[0].of_floor);
+    let fact = Fact { time: Nanos(200_000), code: code_of(&after, "null_any") };
+    after.record(&line(TEXT), label("null_any", 0), fact);
+    let known = after.explain(&problem);
+    assert!(known.candidates[0].measured);
+    assert!((known.candidates[0].of_floor - measured.floor.0 as f64 / 200_000.0).abs() < 1e-9);
+    // Saving keeps them, and so does merging into what others saved.
+    after.save_wisdom().expect("writable");
+    assert_eq!(open(&folder.file()).peaks(), after.peaks());
+}

@@ -49,6 +49,7 @@ fn as_json(explained: &Explanation) -> Value {
         "arch": explained.arch,
         "units": explained.units,
         "bytes_per_s": explained.bytes_per_s,
+        "peaks": if explained.measured_peaks { "measured" } else { "stated" },
         "floor_ns": explained.floor.0,
         "bound": match explained.bound { Bound::Memory => "memory", Bound::Compute => "compute" },
         "bytes": explained.bytes,

@@ -38,6 +38,9 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         }
     }
     let engine = global.open()?;
+    engine.check_wisdom_writable()?;
+    // Saved with the times: explanations compare them with what the device reaches.
+    engine.measure_peaks()?;
     let bar = out.progress(problems.len() as u64);
     let mut watch = |progress: Progress<'_>| {
         bar.set_position(progress.problems.0 as u64);

@@ -1,12 +1,12 @@
 //! What an engine learns, and how it is kept.
 
-use super::{Engine, Knowledge};
+use super::{Engine, Knowledge, not_while_recording};
 use crate::{
     error::Result,
-    wisdom::{Fact, Warning, Wisdom},
+    wisdom::{Fact, Peaks, Warning, Wisdom},
 };
 use kp_hal::{
-    AnyProblem, Label, Op,
+    AnyProblem, Caps, Label, Op,
     op::{EachOp, each_op},
 };
 use std::{
@@ -27,6 +27,31 @@ impl Engine {
         let mut knowledge = self.knowledge();
         knowledge.wisdom.record(&self.0.machine, problem, label, fact);
         knowledge.fresh.record(&self.0.machine, problem, label, fact);
+    }
+
+    /// Measures what the device reaches, about a second, and keeps it as wisdom: for explanations from now on, and on
+    /// disk when it is saved next. Returns the capabilities with these peaks.
+    ///
+    /// # Errors
+    /// What the device returned; `NotCapturable` while this thread records.
+    pub fn measure_peaks(&self) -> kp_hal::Result<Caps> {
+        not_while_recording("measuring peaks")?;
+        let measured = self.0.device.clone().measure()?;
+        // A device that cannot measure itself repeats what it states.
+        if measured == *self.caps() {
+            return Ok(measured);
+        }
+        let peaks = Peaks::of(&measured);
+        let mut knowledge = self.knowledge();
+        knowledge.wisdom.record_peaks(&self.0.machine, peaks.clone());
+        knowledge.fresh.record_peaks(&self.0.machine, peaks);
+        Ok(measured)
+    }
+
+    /// What the device was measured to reach, now or by an earlier run; `None` if nobody asked yet.
+    pub fn peaks(&self) -> Option<Peaks> {
+        let knowledge = self.0.knowledge.read().unwrap_or_else(PoisonError::into_inner);
+        knowledge.wisdom.peaks(&self.0.machine).cloned()
     }
 
     /// Merges what was recorded since the last save into the wisdom file, and takes over what others saved there.
