@@ -113,32 +113,51 @@ impl Judge for Attention {
         laws::FORWARD
     }
 
-    /// The last queries keep their positions, so they must keep their bits.
+    /// The last queries of each sequence keep their positions, so they must keep their bits.
     fn fewer_rows(problem: &AttentionProblem, operands: &Operands) -> Option<Fewer<Self>> {
-        if matches!(problem.lens, Lens::Packed { .. }) || matches!(problem.mask, Mask::Blocks { .. }) {
+        if matches!(problem.mask, Mask::Blocks { .. }) {
             return None;
         }
         let q_len = tail::kept(problem.q_len)?;
-        let first = problem.q_len - q_len;
-        let small = AttentionSpec { q_len, ..*problem.spec() }.build().ok()?;
+        let large_at = Tensors::new(problem, operands);
+        let sequences = large_at.sequences();
+        let kept = |queries: u32| match problem.lens {
+            Lens::Packed { .. } => queries.div_ceil(3),
+            _ => q_len,
+        };
+        let ends = sequences.iter().scan(0, |end, sequence| {
+            *end += kept(sequence.queries);
+            Some(*end)
+        });
+        let offsets: Vec<u32> = [0].into_iter().chain(ends).collect();
+        let lens = match problem.lens {
+            Lens::Packed { kv_total, .. } => Lens::Packed { q_total: *offsets.last()?, kv_total },
+            lens => lens,
+        };
+        let small = AttentionSpec { q_len, lens, ..*problem.spec() }.build().ok()?;
         let small = small.with_repro(problem.repro()).with_align(problem.align());
         let mut part = Operands::new::<Self>(&small, operands.kind());
         for operand in operands.list().iter().filter(|o| !o.output && operands.has(o.name)) {
-            if !matches!(operand.name, "q" | "q_scale") {
+            if !matches!(operand.name, "q" | "q_scale" | "q_offsets") {
                 part.set_bytes(operand.name, operands.codes(operand.name).bytes);
             }
         }
-        let (large_at, small_at) = (Tensors::new(problem, operands), Tensors::new(&small, &part));
+        if part.has("q_offsets") {
+            part.set_ints("q_offsets", offsets.into_iter().map(i64::from));
+        }
+        let small_at = Tensors::new(&small, &part);
         let (mut q, mut scales, mut same) = (Vec::new(), Vec::new(), Vec::new());
         let heads = u64::from(problem.q_heads);
-        for b in 0..u64::from(problem.batch) {
-            for token in 0..u64::from(q_len) {
-                let (from, to) = ((b, token + u64::from(first)), (b, token));
+        let (small_len, large_len) = (small.q_extent().1, problem.q_extent().1);
+        for (fewer, all) in small_at.sequences().iter().zip(&sequences) {
+            let count = kept(all.queries);
+            for token in 0..count {
+                let (to, from) = (fewer.place(token), all.place(all.queries - count + token));
                 for head in 0..problem.q_heads {
                     let at = |i| (small_at.q.index(to, head, i), large_at.q.index(from, head, i));
                     q.extend((0..problem.qk_dim).map(at));
                     let row = |(b, token): (u64, u64), len: u32| (b * u64::from(len) + token) * heads + u64::from(head);
-                    scales.push((row(to, q_len), row(from, problem.q_len)));
+                    scales.push((row(to, small_len), row(from, large_len)));
                     let at = |i| ("o", small_at.o.index(to, head, i), large_at.o.index(from, head, i));
                     same.extend((0..problem.v_dim).map(at));
                 }

@@ -2,14 +2,13 @@
 
 use super::{
     pairwise::{lines, words},
-    shapes,
+    part, shapes, tail,
 };
 use crate::{
     fill::Fill,
     judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
     reference::gemm::{self as reference, A, B},
-    tensor::place,
 };
 use kp_hal::op::{Acc, Act, Addend, Gemm, GemmProblem, GemmSpec, Matrix, Problem, Scheme, Sparsity, Spec};
 
@@ -114,6 +113,7 @@ impl Judge for Gemm {
                 words("- gate=halves"),
                 words("- act=silu act=relu"),
                 words("- residual=f32"),
+                words("- repro=batch-invariant"),
             ],
             valid,
         ));
@@ -126,6 +126,7 @@ impl Judge for Gemm {
                 words("- b=col"),
                 words("- a=row/192"),
                 words("- bias=f32"),
+                words("- repro=batch-invariant"),
             ],
             valid,
         ));
@@ -171,72 +172,14 @@ impl Judge for Gemm {
 
     fn fewer_rows(problem: &GemmProblem, operands: &Operands) -> Option<Fewer<Self>> {
         let large = problem.spec();
-        let sparse = large.sparsity == Sparsity::TwoOfFour;
-        if large.m < 2 || large.c != Addend::None || sparse || shares_scales(large) {
-            return None;
-        }
         // The last third, so that a row's place in a tile changes too.
-        let m = large.m.div_ceil(3);
-        let first = large.m - m;
-        let tall = |matrix: &Matrix, cols: u32| Matrix::tight(matrix.format, matrix.order, m, cols);
-        let small = GemmSpec { m, a: tall(&large.a, large.k), d: tall(&large.d, large.d_cols()), ..*large };
-        let small = small.build().ok()?.with_repro(problem.repro()).with_align(problem.align());
-        let mut part = Operands::new::<Self>(&small, operands.kind());
-        for operand in ALIKE {
-            if operands.has(operand) {
-                part.set_bytes(operand, operands.codes(operand).bytes);
-            }
-        }
-        operands.scalars().iter().for_each(|&(name, value)| part.set_scalar(name, value));
-        let rows = |b: u32| (0..m).map(move |row| (b, row));
-        let copy = |part: &mut Operands, name: &str, from: &Matrix, to: &Matrix, cols: u32| {
-            if operands.has(name) {
-                let source = operands.codes(name);
-                let mut target = part.codes_mut(name);
-                for (b, row) in (0..large.batch).flat_map(rows) {
-                    for col in 0..cols {
-                        let code = source.code(place(from, (large.m, b), first + row, col));
-                        target.set_code(place(to, (m, b), row, col), code);
-                    }
-                }
-            }
-        };
-        copy(&mut part, "a", &large.a, &small.a, large.k);
-        copy(&mut part, "residual", &large.d, &small.d, large.d_cols());
-        if operands.has("a_scale") {
-            let (format, k) = (large.a.format, large.k);
-            let (count, small_count) = (format.scale_count(large.m, k), format.scale_count(m, k));
-            let scale = operands.codes("a_scale");
-            let zero = operands.maybe("a_zero");
-            for (b, row) in (0..large.batch).flat_map(rows) {
-                for i in 0..format.blocks(1, k).1 {
-                    let from = u64::from(b) * count + format.scale_index((first + row, i), (large.m, k));
-                    let to = u64::from(b) * small_count + format.scale_index((row, i), (m, k));
-                    part.codes_mut("a_scale").set_code(to, scale.code(from));
-                    if let Some(zero) = zero {
-                        part.codes_mut("a_zero").set_code(to, zero.code(from));
-                    }
-                }
-            }
-        }
-        let mut same = Vec::new();
-        for (b, row) in (0..large.batch).flat_map(rows) {
-            for col in 0..large.d_cols() {
-                let (to, from) = (place(&small.d, (m, b), row, col), place(&large.d, (large.m, b), first + row, col));
-                same.push(("d", to, from));
-            }
-        }
-        Some(Fewer { problem: small, operands: part, same })
+        let m = tail::kept(large.m)?;
+        let small = part::of_height(large, m)?.build().ok()?;
+        let small = small.with_repro(problem.repro()).with_align(problem.align());
+        let rows = |b: u32| (0..m).map(move |row| ((b, row), (b, large.m - m + row)));
+        let rows: Vec<_> = (0..large.batch).flat_map(rows).collect();
+        Some(part::of_rows((large, operands), (small, &small), &rows))
     }
-}
-
-/// Operands that do not depend on m.
-const ALIKE: [&str; 7] = ["b", "b_scale", "b_global", "b_zero", "bias", "a_global", "d_global"];
-
-/// Whether rows of A or of D are scaled together, so that a row alone is another problem.
-fn shares_scales(spec: &GemmSpec) -> bool {
-    let alone = |scheme: Scheme| !matches!(scheme, Scheme::Block { outer: 2.., .. } | Scheme::Tensor);
-    !alone(spec.a.format.scheme) || spec.d.format.scheme != Scheme::None
 }
 
 /// Operand types and schemes of at most 8 bits, one of them at least.

@@ -3,15 +3,15 @@
 use super::{
     gemm::fill_product,
     pairwise::{lines, words},
-    shapes,
+    part, shapes, tail,
 };
 use crate::{
     fill::Fill,
-    judge::{Depth, Judge, Output},
+    judge::{Depth, Fewer, Judge, Output},
     operands::Operands,
     reference::grouped_gemm::{self as reference, row_batch},
 };
-use kp_hal::op::{Act, GroupedGemm, GroupedGemmProblem, Grouping};
+use kp_hal::op::{Act, GroupedGemm, GroupedGemmProblem, GroupedGemmSpec, Grouping, Spec};
 
 /// What every backend that has groups must multiply.
 const FLOOR: &[&str] = &[
@@ -49,6 +49,7 @@ impl Judge for GroupedGemm {
                 words("- - gate=halves gate=pairs"),
                 words("- residual=bf16"),
                 words("- - align=2"),
+                words("- - repro=batch-invariant"),
             ],
             |line| line.parse::<GroupedGemmProblem>().is_ok(),
         )
@@ -92,5 +93,35 @@ impl Judge for GroupedGemm {
 
     fn special(problem: &GroupedGemmProblem) -> bool {
         problem.gemm.epilogue.act == Act::Identity
+    }
+
+    /// The last rows of each group.
+    fn fewer_rows(problem: &GroupedGemmProblem, operands: &Operands) -> Option<Fewer<Self>> {
+        let (large, groups) = (&problem.gemm, operands.codes("groups"));
+        let at = |i: u32| groups.int(i.into()) as u32;
+        // First row and end of each group.
+        let ranges = (0..large.batch).map(|g| match problem.grouping {
+            Grouping::Masked => (g, 0, at(g)),
+            Grouping::Contiguous => (0, at(g), at(g + 1)),
+        });
+        let (mut rows, mut numbers, mut next) = (Vec::new(), Vec::new(), 0);
+        for (batch, first, end) in ranges {
+            let count = (end - first).div_ceil(3);
+            let (to, start) = if problem.grouping == Grouping::Masked { (batch, 0) } else { (0, next) };
+            rows.extend((0..count).map(|row| ((to, start + row), (batch, end - count + row))));
+            next += count;
+            numbers.push(if problem.grouping == Grouping::Masked { count } else { next });
+        }
+        let m = match problem.grouping {
+            Grouping::Masked => tail::kept(large.m)?,
+            Grouping::Contiguous => next,
+        };
+        let gemm = part::of_height(large, m).filter(|_| next > 0)?;
+        let small = GroupedGemmSpec { gemm, grouping: problem.grouping }.build().ok()?;
+        let small = small.with_repro(problem.repro()).with_align(problem.align());
+        let mut fewer = part::of_rows((large, operands), (small, &small.gemm), &rows);
+        let before = (problem.grouping == Grouping::Contiguous).then_some(0);
+        fewer.operands.set_ints("groups", before.into_iter().chain(numbers).map(i64::from));
+        Some(fewer)
     }
 }

@@ -12,6 +12,7 @@ mod grouped_gemm;
 mod norm;
 mod norm_backward;
 pub mod pairwise;
+mod part;
 mod quantize;
 mod reduce;
 mod rope;
