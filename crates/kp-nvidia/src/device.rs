@@ -4,6 +4,7 @@ use crate::{
     KERNELS, NAME, caps,
     compile::{self, Build},
     driver::{self, Api, Context, Stream, facts},
+    gemm,
     launch::Function,
     memory::Memory,
     modules::{Limits, Modules},
@@ -55,12 +56,17 @@ impl Backend for Nvidia {
 fn describe(api: &'static Api, index: u32) -> Result<(DeviceInfo, bool)> {
     let device = facts::device(api, index)?;
     let facts = facts::facts(api, device)?;
+    let mut caps = caps::of(&facts);
+    if gemm::cublaslt::file().is_some() {
+        let features = std::mem::take(&mut caps.features);
+        caps.set_features(features.into_iter().chain(["cublaslt".into()]));
+    }
     let info = DeviceInfo {
         index,
         driver: driver::version()?,
         pci: Some(facts::pci(api, device)?),
         uuid: Some(facts::uuid(api, device)?),
-        caps: caps::of(&facts),
+        caps,
         name: facts.name,
     };
     Ok((info, facts.pools))

@@ -1,6 +1,6 @@
 //! Starting a kernel: the shortest way from a plan to the driver.
 
-use crate::queue::NvidiaQueue;
+use crate::{device::NvidiaDevice, queue::NvidiaQueue};
 use cudarc::driver::sys::{
     CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
     CUlaunchAttributeValue_union__bindgen_ty_1, CUlaunchConfig,
@@ -68,6 +68,39 @@ impl Config {
     /// `grid` blocks of `block` threads, and nothing special.
     pub const fn new(grid: [u32; 3], block: u32) -> Self {
         Self { grid, block, shared_bytes: 0, cluster: 1, programmatic: false, cooperative: false }
+    }
+}
+
+impl NvidiaDevice {
+    /// Clusters of `function`, launched so, that the device holds at a time when nothing else runs.
+    ///
+    /// # Errors
+    /// `Driver` if no such cluster fits.
+    pub(crate) fn resident_clusters(&self, function: &Function, config: &Config) -> Result<u32> {
+        let context = self.context();
+        context.enter()?;
+        let shape = CUlaunchAttributeValue_union__bindgen_ty_1 { x: config.cluster, y: 1, z: 1 };
+        let mut attribute = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { clusterDim: shape },
+        };
+        let raw = CUlaunchConfig {
+            gridDimX: config.cluster,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: config.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: config.shared_bytes,
+            hStream: ptr::null_mut(),
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: the function is of this device, and the driver only reads the launch's shape.
+        unsafe { context.api().cuOccupancyMaxActiveClusters(&mut clusters, function.raw, &raw) }.ok()?;
+        Ok(clusters.max(0) as u32)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
-    op::{Acc, Addend, Align, Gate, Gemm, GemmArgs, GemmProblem, GemmSpec, Grouping, Order, Scheme, Sparsity},
+    op::{Acc, Addend, Align, Gemm, GemmArgs, GemmProblem, GemmSpec, Grouping, Order, Repro, Scheme, Sparsity},
     source_hash,
 };
 pub(crate) use params::Buffers;
@@ -32,7 +32,11 @@ impl Kernel<Gemm> for Simt {
         CODE
     }
 
-    fn supports(&self, _: &Caps, p: &GemmProblem) -> Support {
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        // Its sums differ from the matrix unit's in the last bit, so one of the two takes a row whatever m is.
+        if p.repro() == Repro::BatchInvariant && super::sm90::supports(caps, p).is_ok() {
+            return Err(Unsupported::Repro { asked: p.repro() });
+        }
         supports(p.spec())
     }
 

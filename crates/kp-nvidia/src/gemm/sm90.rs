@@ -1,0 +1,245 @@
+//! D = act(alpha · A·B + beta · C + bias) + residual of 16-bit and 8-bit floats on `wgmma`.
+//!
+//! See `kernels/gemm/cuda/sm90.cu` and `kernels/gemm/README.md`. Limits: rows and matrices of A, B and D a multiple of
+//! 16 bytes apart, D's rows contiguous, 8-bit operands contiguous along k, one scheme of scales for A and B, f32 sums.
+
+mod launch;
+mod variants;
+
+use super::{Check, macros, maps};
+use crate::{
+    compile::{Build, Listed, Source, source},
+    device::NvidiaDevice,
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Acc, Addend, Epilogue, Gemm, GemmProblem, GemmSpec, Order, Repro, Scheme, Sparsity},
+    source_hash,
+};
+pub(super) use launch::Epilogue as Arguments;
+use launch::Ready;
+use std::{borrow::Cow, sync::Arc};
+use variants::{Choice, Stream, VARIANTS, choice};
+
+/// The kernel.
+pub(crate) struct Sm90;
+
+static SOURCE: Source = source!(
+    "gemm/cuda/sm90.cu",
+    "gemm/cuda/sm90_epilogue.cuh",
+    "gemm/cuda/sm90_schedule.cuh",
+    "common/cuda/math.cuh",
+    "common/cuda/ptx.cuh",
+    "common/cuda/wgmma.cuh",
+);
+
+impl Kernel<Gemm> for Sm90 {
+    fn name(&self) -> &'static str {
+        "sm90"
+    }
+
+    fn code(&self) -> u64 {
+        const { source_hash(include_bytes!("sm90.rs")) ^ super::hash(&SOURCE).rotate_left(1) }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        supports(caps, p)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        variants::estimate(caps, p.spec(), variant)
+    }
+
+    fn note(&self, _: &Caps, p: &GemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
+        match choice(variant).stream {
+            Stream::No => super::padding(p, choice(variant).tile.m),
+            Stream::Split(parts) => Some(format!("splits k in {parts}").into()),
+            Stream::All => Some("gives all units equal parts of k".into()),
+            Stream::Rest => Some("gives all units equal parts of the last tiles".into()),
+        }
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        let own: &NvidiaDevice = device.downcast_ref().expect("a device of this backend");
+        let (spec, choice) = (p.spec(), choice(variant));
+        let function = own.function(&build(spec, choice))?;
+        let resident = launch::resident(own, &function, spec, choice)?;
+        // Fewer clusters than were guessed have more to do each, so that what could be streamed still can.
+        let cut = choice.cut(spec, resident).expect("`supports` has cut it");
+        let code = Ready::new(spec, choice, cut, function);
+        // SAFETY: maps and epilogue are of the spec's operands; partial sums and flags are in the scratch.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, code.scratch_bytes, Box::new(code)) })
+    }
+}
+
+/// Which variants run `p` on `caps`.
+pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
+    let spec = p.spec();
+    if !caps.has("wgmma") {
+        return Err(Unsupported::Arch { need: "sm_90a", got: caps.arch.to_string() });
+    }
+    operands(spec)?;
+    for (dim, got) in [("batch", spec.batch), ("m", spec.m), ("n", spec.n), ("k", spec.k)] {
+        if got == 0 {
+            return Err(Unsupported::TooSmall { dim, min: 1, got: 0 });
+        }
+        // Places in a tensor map are signed.
+        if got >= 1 << 31 {
+            return Err(Unsupported::TooLarge { dim, max: (1 << 31) - 1, got: got.into() });
+        }
+    }
+    maps::check(&spec.a, ["ld of a", "batch stride of a"], spec.batch, p.align())?;
+    maps::check(&spec.b, ["ld of b", "batch stride of b"], spec.batch, p.align())?;
+    maps::check(&spec.d, ["ld of d", "batch stride of d"], spec.batch, p.align())?;
+    // The distance of A's columns depends on how many rows there are, and so would the kernel.
+    if p.repro() == Repro::BatchInvariant && spec.a.order != Order::Row {
+        return Err(Unsupported::Layout { operand: "a", got: spec.a.order.to_string() });
+    }
+    let plain = spec.epilogue == Epilogue::default() && spec.c == Addend::None && spec.d.format.scheme == Scheme::None;
+    let columns = u64::from(spec.n);
+    let otherwise = Unsupported::Option { option: "gate", got: format!("{} with n={columns}", spec.epilogue.gate) };
+    Variants::filter(VARIANTS.len() as u8, otherwise, |v| {
+        let choice = choice(v);
+        let tile = &choice.tile;
+        let width = tile.slab_width(spec.d.dtype(), spec.epilogue.gate);
+        let shared = tile.shared_bytes(width);
+        let resident = variants::resident(caps.units, tile.cluster_blocks());
+        let boxes = spec.b.order == Order::Row && tile.n % 64 != 0 || spec.a.order == Order::Col && tile.m % 64 != 0;
+        width > 0
+            && !boxes
+            && shared <= caps.shared_bytes
+            && (!promotes(spec) || tile.holds_two_sums())
+            && (plain || choice.general)
+            && (p.repro() != Repro::BatchInvariant || choice.stream == Stream::No)
+            && choice.cut(spec, resident).is_some()
+    })
+}
+
+/// Whether types, layouts, schemes and options are those of the source.
+fn operands(spec: &GemmSpec) -> Check {
+    use DType::{Bf16, E4m3, E5m2, F16};
+    let types = (spec.a.dtype(), spec.b.dtype());
+    let wide = match types {
+        (Bf16, Bf16) | (F16, F16) => true,
+        (E4m3 | E5m2, E4m3 | E5m2) => false,
+        (Bf16 | F16 | E4m3 | E5m2, got) => return Err(Unsupported::DType { operand: "b", got }),
+        (got, _) => return Err(Unsupported::DType { operand: "a", got }),
+    };
+    let (a, b) = (spec.a.format.scheme, spec.b.format.scheme);
+    if launch::scale(a, b).is_none() {
+        let (operand, format) =
+            if matches!(a, Scheme::Tensor | Scheme::Row) { ("b", spec.b.format) } else { ("a", spec.a.format) };
+        return Err(Unsupported::Scheme { operand, got: format.to_string() });
+    }
+    let layout = |operand, order: Order| Err(Unsupported::Layout { operand, got: order.to_string() });
+    match (spec.a.order, spec.b.order) {
+        (Order::Row, Order::Col) => {}
+        (Order::Panel { .. }, _) => return layout("a", spec.a.order),
+        (_, Order::Panel { .. }) => return layout("b", spec.b.order),
+        (Order::Col, _) if !wide => return layout("a", spec.a.order),
+        (_, Order::Row) if !wide => return layout("b", spec.b.order),
+        _ => {}
+    }
+    if spec.d.order != Order::Row {
+        return layout("d", spec.d.order);
+    }
+    let fits = macros::float(spec.d.dtype()).is_some();
+    if !fits {
+        return Err(Unsupported::DType { operand: "d", got: spec.d.dtype() });
+    }
+    if !matches!(spec.d.format.scheme, Scheme::None | Scheme::Tensor) {
+        return Err(Unsupported::Scheme { operand: "d", got: spec.d.format.to_string() });
+    }
+    if !matches!(spec.acc, Acc::F32 | Acc::F32Fast) {
+        return Err(Unsupported::Option { option: "acc", got: spec.acc.to_string() });
+    }
+    if spec.sparsity != Sparsity::Dense {
+        return Err(Unsupported::Option { option: "sparse", got: spec.sparsity.to_string() });
+    }
+    let c = match spec.c {
+        Addend::None => None,
+        Addend::Given(t) => Some(t),
+        Addend::InPlace => Some(spec.d.dtype()),
+    };
+    for (operand, got) in [("c", c), ("bias", spec.epilogue.bias), ("residual", spec.epilogue.residual)] {
+        if let (None, Some(got)) = (macros::addend(got), got) {
+            return Err(Unsupported::DType { operand, got });
+        }
+    }
+    Ok(())
+}
+
+/// Whether sums leave the matrix unit after every 128 of k: of 8-bit floats it keeps fewer bits than f32 has.
+fn promotes(spec: &GemmSpec) -> bool {
+    spec.a.dtype().bits() == 8 && spec.acc == Acc::F32
+}
+
+/// The build of one variant for problems like `spec`.
+fn build(spec: &GemmSpec, choice: &Choice) -> Build {
+    let name = |t| macros::float(t).expect("`supports` has looked at the type").to_owned();
+    let (a, b) = (name(spec.a.dtype()), name(spec.b.dtype()));
+    let types = if a == b { a } else { format!("{a}_{b}") };
+    let c = match spec.c {
+        Addend::None => None,
+        Addend::Given(t) => Some(t),
+        Addend::InPlace => Some(spec.d.dtype()),
+    };
+    let flag = |on: bool| u8::from(on).to_string();
+    let tile = &choice.tile;
+    let scale = launch::scale(spec.a.format.scheme, spec.b.format.scheme).expect("`supports` has looked");
+    let mut defines = vec![
+        ("KP_TYPES", types),
+        ("KP_D", name(spec.d.dtype())),
+        ("KP_A_MN", flag(spec.a.order == Order::Col)),
+        ("KP_B_MN", flag(spec.b.order == Order::Row)),
+        ("KP_BM", tile.m.to_string()),
+        ("KP_BN", tile.n.to_string()),
+        ("KP_STAGES", tile.stages.to_string()),
+        ("KP_BUFFERS", tile.buffers.to_string()),
+        ("KP_WARPGROUPS", tile.warpgroups.to_string()),
+        ("KP_PINGPONG", flag(tile.ping_pong)),
+        ("KP_CLUSTER_M", tile.cluster.0.to_string()),
+        ("KP_CLUSTER_N", tile.cluster.1.to_string()),
+        ("KP_PROMOTE", flag(promotes(spec))),
+        ("KP_SCALE", scale.to_owned()),
+        ("KP_C", macros::addend(c).expect("`supports` has looked at the type").to_owned()),
+    ];
+    defines.extend(macros::epilogue(&spec.epilogue));
+    Build { source: &SOURCE, entry: "gemm", defines }
+}
+
+/// The builds of plain products, and of the usual epilogues: what to make before a program runs. Others are made when they
+/// are planned.
+pub(super) fn builds() -> Vec<Listed> {
+    const USUAL: &[&str] = &[
+        "bf16:bf16:bf16 b=col",
+        "bf16:bf16:bf16",
+        "bf16:bf16:f32 b=col",
+        "f16:f16:f16 b=col",
+        "bf16:bf16:bf16 b=col bias=bf16",
+        "bf16:bf16:bf16 b=col bias=bf16 act=gelu_tanh",
+        "bf16:bf16:bf16 b=col act=silu gate=halves",
+        "bf16:bf16:bf16 b=col residual=bf16",
+        "e4m3@tensor:e4m3@tensor:bf16 b=col",
+        "e4m3@row:e4m3@row:bf16 b=col",
+        "e4m3@tensor:e4m3@tensor:bf16 b=col acc=f32fast",
+        "e4m3@row:e4m3@row:bf16 b=col acc=f32fast",
+    ];
+    let problems =
+        USUAL.iter().map(|rest| -> GemmProblem { format!("gemm 1x4096x4096x4096 {rest}").parse().expect("a problem") });
+    let mut caps = Caps::new(kp_hal::DeviceKind::Gpu, "sm_90a");
+    caps.set_features(["wgmma"]);
+    (caps.units, caps.shared_bytes) = (132, 227 << 10);
+    let variants = |p: GemmProblem| {
+        let supported = supports(&caps, &p).map(|v| v.iter().collect::<Vec<_>>()).unwrap_or_default();
+        supported.into_iter().map(move |v| Listed::new("gemm/sm90", build(p.spec(), choice(v))))
+    };
+    let mut listed: Vec<Listed> = Vec::new();
+    for one in problems.flat_map(variants) {
+        // Variants that differ in how tiles are handed out share a build.
+        if listed.iter().all(|other| other.build != one.build) {
+            listed.push(one);
+        }
+    }
+    listed
+}
