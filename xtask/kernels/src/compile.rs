@@ -21,7 +21,7 @@ pub(crate) struct Done {
     pub(crate) compiled: Option<Compiled>,
     pub(crate) report: Report,
     /// Why it may not be used as it is.
-    pub(crate) faults: Vec<String>,
+    faults: Vec<String>,
 }
 
 /// Compiles all of `tasks`, in their order, `cores` at a time.
@@ -70,6 +70,11 @@ fn one(task: Task, store: &Store) -> Done {
 }
 
 impl Done {
+    /// Each fault with the build it was found in.
+    pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
+        self.faults.iter().map(|fault| format!("{} for {}: {fault}", self.task.listed, self.task.arch))
+    }
+
     /// The build, what it costs, and where its cubin is kept in `folder`.
     pub(crate) fn line(&self, folder: &Path) -> String {
         let Self { task, time, report, .. } = self;

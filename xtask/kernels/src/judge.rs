@@ -1,6 +1,7 @@
 //! What a compiler's log must not say.
 
 use kp_nvidia::compile::{Listed, Report, warnings};
+use std::collections::BTreeMap;
 
 /// What the build costs, and what is wrong with it.
 pub(crate) fn faults(log: &str, listed: &Listed) -> (Report, Vec<String>) {
@@ -10,14 +11,26 @@ pub(crate) fn faults(log: &str, listed: &Listed) -> (Report, Vec<String>) {
         faults.push(format!("there is no kernel {entry:?} in it"));
         return (Report::default(), faults);
     };
-    match listed.local_memory {
-        None if report.leaves_registers() => faults.push(format!("it uses local memory: {report}")),
-        Some(reason) if !report.leaves_registers() => {
-            faults.push(format!("it uses no local memory any more, but gives a reason to: {reason}"));
-        }
-        _ => {}
+    if report.leaves_registers() && listed.local_memory.is_none() {
+        faults.push(format!("it uses local memory: {report}"));
     }
     (report, faults)
+}
+
+/// Reasons for local memory that no build of their kernel needs any more. Each build comes with whether it uses some.
+pub(crate) fn stale_reasons<'a>(builds: impl Iterator<Item = (&'a Listed, bool)>) -> Vec<String> {
+    let mut reasons = BTreeMap::new();
+    for (listed, uses) in builds {
+        if let Some(reason) = listed.local_memory {
+            *reasons.entry((listed.kernel, reason)).or_insert(false) |= uses;
+        }
+    }
+    let stale = reasons.into_iter().filter(|(_, needed)| !needed);
+    stale
+        .map(|((kernel, reason), _)| {
+            format!("{kernel}: no build uses local memory, but there is a reason to: {reason}")
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -39,14 +52,24 @@ mod tests {
     }
 
     #[test]
-    fn local_memory_needs_a_reason_and_a_reason_needs_it() {
+    fn local_memory_needs_a_reason() {
         assert!(judged(0, "", None).is_empty());
+        assert!(judged(0, "", Some("it is faster")).is_empty());
         assert!(judged(8, "", Some("it is faster")).is_empty());
         let spilled =
             "it uses local memory: 30 registers, 8 bytes stack, 0 stored and 0 loaded by spills, 256 bytes shared";
         assert_eq!(judged(8, "", None), [spilled]);
-        let stale = "it uses no local memory any more, but gives a reason to: it is faster";
-        assert_eq!(judged(0, "", Some("it is faster")), [stale]);
+    }
+
+    #[test]
+    fn a_reason_needs_local_memory_somewhere() {
+        let listed = |kernel, reason| {
+            let build = Build { source: &SOURCE, entry: "k", defines: Vec::new() };
+            Listed { local_memory: reason, ..Listed::new(kernel, build) }
+        };
+        let (a, b, c) = (listed("a", Some("it is faster")), listed("b", Some("it is faster")), listed("c", None));
+        let stale = stale_reasons([(&a, false), (&b, false), (&a, true), (&c, false)].into_iter());
+        assert_eq!(stale, ["b: no build uses local memory, but there is a reason to: it is faster"]);
     }
 
     #[test]

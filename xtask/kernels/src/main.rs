@@ -9,7 +9,7 @@ mod table;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use kp_nvidia::compile::{ARCHS, Key, Nvrtc, Store, builds, pack};
+use kp_nvidia::compile::{ARCHS, CHECKED, Key, Nvrtc, Store, builds, pack};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -28,7 +28,7 @@ struct Args {
     /// Judge only, and write no pack.
     #[arg(long)]
     check: bool,
-    /// Architectures, separated by commas; all that some kernel is for if none are named.
+    /// Architectures, separated by commas. If none are named: for a check one of each instruction set, for a pack all.
     #[arg(long, value_delimiter = ',', value_parser = ARCHS.to_vec())]
     arch: Vec<String>,
     /// Where the pack goes.
@@ -71,16 +71,15 @@ fn run(args: &Args) -> Result<bool> {
         done.iter().for_each(|done| println!("{}", done.line(&folder)));
     }
     print!("{}", table::by_kernel(&done));
-    let mut faults = 0;
-    for done in &done {
-        for fault in &done.faults {
-            println!("{} for {}: {fault}", done.task.listed, done.task.arch);
-            faults += 1;
-        }
+    let mut faults: Vec<String> = done.iter().flat_map(compile::Done::faults).collect();
+    if args.arch.is_empty() && args.words.is_empty() {
+        let used = done.iter().map(|done| (&done.task.listed, done.report.leaves_registers()));
+        faults.extend(judge::stale_reasons(used));
     }
-    println!("{} builds, {faults} faults, {:.1} s", done.len(), start.elapsed().as_secs_f64());
-    if faults > 0 || args.check {
-        return Ok(faults == 0);
+    faults.iter().for_each(|fault| println!("{fault}"));
+    println!("{} builds, {} faults, {:.1} s", done.len(), faults.len(), start.elapsed().as_secs_f64());
+    if !faults.is_empty() || args.check {
+        return Ok(faults.is_empty());
     }
     let cubins: BTreeMap<Key, Vec<u8>> =
         done.into_iter().filter_map(|done| Some((done.task.key, done.compiled?.cubin))).collect();
@@ -97,7 +96,11 @@ pub(crate) struct Task {
 
 /// What the arguments ask for, each cubin once.
 fn tasks(args: &Args) -> Vec<Task> {
-    let asked = |arch: &&&str| args.arch.is_empty() || args.arch.iter().any(|asked| asked == **arch);
+    let unasked = if args.check { CHECKED } else { ARCHS };
+    let asked = |arch: &&&str| match &args.arch[..] {
+        [] => unasked.contains(*arch),
+        asked => asked.iter().any(|asked| asked == **arch),
+    };
     let mut tasks = BTreeMap::new();
     for &arch in ARCHS.iter().filter(asked) {
         for listed in builds(arch) {

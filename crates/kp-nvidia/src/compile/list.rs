@@ -4,10 +4,14 @@ use super::Build;
 use crate::{gemm, grouped_gemm};
 use std::fmt;
 
-/// Architectures for which kernels are compiled beforehand: each that NVRTC 13.0 knows. Those with `a` have instructions of
-/// their own, which no later device runs.
+/// Architectures for which a pack is made: each that kp has kernels for and NVRTC 13.0 knows. Those with `a` have instructions
+/// of their own, which no later device runs.
 pub const ARCHS: &[&str] =
     &["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a", "sm_121a"];
+
+/// One architecture of each instruction set: the others of [`ARCHS`] differ from the one before them in numbers of units and
+/// sizes of memories, so that a check of these is a check of all.
+pub const CHECKED: &[&str] = &["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
 
 /// One build, and what a check should know of it.
 #[derive(Clone, Debug)]
@@ -16,7 +20,8 @@ pub struct Listed {
     pub kernel: &'static str,
     /// What is compiled.
     pub build: Build,
-    /// Why it is better with some local memory than without, if it is.
+    /// Why it is better with local memory than without, if it may have some. A reason may stand for all variants of a kernel,
+    /// as long as one of them needs it.
     pub local_memory: Option<&'static str>,
 }
 
@@ -27,10 +32,10 @@ impl Listed {
     }
 }
 
-/// `gemm/sm90_bf16 TILE=1 GATE=0`.
+/// `gemm/sm90_bf16 gemm TILE=1 GATE=0`: kernel, entry, macros.
 impl fmt::Display for Listed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kernel)?;
+        write!(f, "{} {}", self.kernel, self.build.entry)?;
         self.build.defines.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
     }
 }
