@@ -1,4 +1,4 @@
-//! Every build that the kernels of this crate may ask for: what `cargo xtask kernels` checks, and what a pack holds.
+//! The builds that `cargo xtask kernels` checks and packs: every variant of every kernel, in the forms that people ask for.
 
 use super::Build;
 use crate::{gemm, grouped_gemm};
@@ -40,8 +40,10 @@ impl fmt::Display for Listed {
     }
 }
 
-/// Every build of every kernel that runs on `arch`, spelt as in [`ARCHS`]. Each op makes them from the tables that its
-/// kernels choose their variants from, so nothing that can be planned is missing.
+/// What to compile beforehand for `arch`, spelt as in [`ARCHS`]: each kernel that runs there, each of its variants.
+///
+/// Each op makes the list by asking its kernels, so it cannot disagree with them. Where types, layouts or epilogues are
+/// macros too, an op lists the usual ones; what it leaves out is compiled when it is planned, or not at all without NVRTC.
 pub fn builds(arch: &str) -> Vec<Listed> {
     OPS.iter().flat_map(|op| op(arch)).collect()
 }
