@@ -20,18 +20,20 @@
 //     BM            64 (one consumer), 128, 256 (two waves)
 //     BN            a multiple of 8, at most 256; with scales BN/2 · (1 + BM/128) + ~60 registers must fit 232: 128×192, 256×128
 //     STAGES        tiles in flight
-//     CLUSTER_M, CLUSTER_N   1, or one of them 2 or 4; BN / CLUSTER_M and BM / CLUSTER_N multiples of 8
+//     CLUSTER_M, CLUSTER_N, CLUSTER_K   at most one of them more than 1; BN / CLUSTER_M, BM / CLUSTER_N and BN / CLUSTER_K multiples of 8.
+//                   CLUSTER_K blocks of a cluster each sum a part of k and exchange sums at the end, in rank order (no groups)
 //     BOXES         boxes of D that each warp has shared memory for
 //     OUT           0 bf16, 1 f16, 2 f32
 // and by the including source:
 //     TYPE          WgmmaType of A and B        A_SCALE, B_SCALE   rows that share a scale: 1, 128, or 0 for none
 //     GROUPING      0 batches, 1 contiguous groups of rows, 2 masked groups
 //
-// Launch: grid a multiple of the cluster, at most one block per multiprocessor; THREADS = 128 (1 + CONSUMERS); SHARED bytes as below.
+// Launch: THREADS = 128 (1 + CONSUMERS); SHARED bytes as below; a grid of clusters, at most as many as run at once: they are persistent.
+// With CLUSTER_K as many clusters as there are tiles: each does one.
 //     a_map   3-D {k, rows, batch}: box {128 bytes, BM / CLUSTER_N, 1}, 128-byte swizzle
 //     b_map   3-D {k, n, batch or groups}: box {128 bytes, BN / CLUSTER_M, 1}, 128-byte swizzle
 //     d_map   3-D {n, rows, batch}: box {STORE, 16, 1}, swizzle of STORE elements' bytes (128, 64, 32, none);
-//             STORE the largest of 64, 32, 16, 8 elements (f32: 32, 16, 8) that divides BN. Not read unless args.d_copies.
+//             STORE the largest of 64, 32, 16, 8 elements (f32: 32, 16, 8) that divides BN / CLUSTER_K. Not read unless args.d_copies.
 // Rows of A and B must be a multiple of 16 bytes apart and 16-byte aligned, as the copy engine wants; D need not be.
 #pragma once
 #include "common/cuda/wgmma.cuh"
@@ -41,6 +43,12 @@
 #endif
 #ifndef GROUPING
 #define GROUPING 0
+#endif
+#ifndef AHEAD
+#define AHEAD 0
+#endif
+#ifndef CLUSTER_K
+#define CLUSTER_K 1
 #endif
 
 /// What a launch is told beside its tensor maps. Strides count elements.
@@ -71,16 +79,19 @@ constexpr bool SCALED = A_SCALE != 0;
 constexpr int CONSUMERS = BM == 64 ? 1 : 2;
 constexpr int WAVES = BM / (64 * CONSUMERS);
 constexpr int THREADS = 128 * (1 + CONSUMERS);
-constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * CLUSTER_K;
+constexpr int SHARING = CLUSTER_M * CLUSTER_N; // blocks whose copies land in a stage
+constexpr int COLUMNS = BN / CLUSTER_K; // that a block stores
 constexpr bool BYTES = TYPE >= WgmmaType::E4M3;
 constexpr int BK = BYTES ? 128 : 64; // elements in the 128 bytes of a stage
 constexpr int STEP = BYTES ? 32 : 16; // elements of one wgmma
 constexpr int OUT_BYTES = OUT == 2 ? 4 : 2;
-constexpr int STORE = gcd(BN, 128 / OUT_BYTES);
+constexpr int STORE = gcd(COLUMNS, 128 / OUT_BYTES);
 
 static_assert(BM == 64 || BM == 128 || BM == 256, "slabs of 64 rows for one or two consumers");
 static_assert(BN % 8 == 0 && BN <= 256 && BM % CLUSTER_N == 0 && BM / CLUSTER_N % 8 == 0 && BN / CLUSTER_M % 8 == 0, "swizzle atoms have 8 rows");
-static_assert(CLUSTER_M == 1 || CLUSTER_N == 1, "one operand is shared");
+static_assert(CLUSTER == CLUSTER_M || CLUSTER == CLUSTER_N || (CLUSTER == CLUSTER_K && GROUPING == 0), "a cluster has one purpose");
+static_assert(COLUMNS % 8 == 0 && BM * BN * 4 <= STAGES * (BM + BN) * 128, "sums are exchanged through the stages");
 
 // Scales of a stage: A's, then B's. Columns with one scale in common form zones: n0 is a multiple of BN, so a block of 128 can only
 // begin at a multiple of gcd(BN, 128) within the tile.
@@ -97,6 +108,16 @@ constexpr u32 SCALE_AT = D_AT + CONSUMERS * 4 * BOXES * BOX_BYTES;
 constexpr u32 BARRIER_AT = (SCALE_AT + STAGES * SCALE_BYTES + 7) / 8 * 8;
 constexpr u32 SHARED = BARRIER_AT + STAGES * 16;
 static_assert(SHARED <= 232448, "more shared memory than a block can have");
+
+// Blocks of k that this block of threads sums.
+struct Blocks {
+    i32 begin = 0, end;
+    KP_FN Blocks(i32 k) : end((k + BK - 1) / BK) {
+        if (CLUSTER_K == 1) return;
+        const i32 rank = ptx::cluster_rank(), all = end;
+        begin = all * rank / CLUSTER_K, end = all * (rank + 1) / CLUSTER_K;
+    }
+};
 
 struct Stages {
     u32 base, stage = 0, parity = 0;
@@ -186,25 +207,25 @@ struct Schedule {
 
 KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args &args, Stages s) {
     constexpr int A_ROWS = BM / CLUSTER_N, B_ROWS = BN / CLUSTER_M;
-    const u32 rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
-    const i32 blocks = (args.k + BK - 1) / BK;
+    const u32 rank = SHARING > 1 ? ptx::cluster_rank() : 0;
+    const Blocks blocks(args.k);
     Schedule schedule(args);
     Tile t;
     while (schedule.next(t)) {
         if (ptx::elect()) {
             const i32 a_batch = t.batch * args.a_step, b_batch = t.group * args.b_step;
-            for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
+            for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) {
                 s.wait_empty();
                 ptx::mbarrier_expect(s.full(), A_BYTES + B_BYTES);
                 if (CLUSTER_N > 1) {
                     u32 part = rank * A_ROWS;
-                    ptx::load_box_multicast(s.a() + part * 128, &a_map, s.full(), kb * BK, t.row + part, a_batch, (1 << CLUSTER) - 1, ptx::KEEP_NORMAL);
+                    ptx::load_box_multicast(s.a() + part * 128, &a_map, s.full(), kb * BK, t.row + part, a_batch, (1 << SHARING) - 1, ptx::KEEP_NORMAL);
                 } else {
                     ptx::load_box(s.a(), &a_map, s.full(), kb * BK, t.row, a_batch, ptx::KEEP_NORMAL);
                 }
                 if (CLUSTER_M > 1) {
                     u32 part = rank * B_ROWS;
-                    ptx::load_box_multicast(s.b() + part * 128, &b_map, s.full(), kb * BK, t.col + part, b_batch, (1 << CLUSTER) - 1, ptx::KEEP_NORMAL);
+                    ptx::load_box_multicast(s.b() + part * 128, &b_map, s.full(), kb * BK, t.col + part, b_batch, (1 << SHARING) - 1, ptx::KEEP_NORMAL);
                 } else {
                     ptx::load_box(s.b(), &b_map, s.full(), kb * BK, t.col, b_batch, ptx::KEEP_NORMAL);
                 }
@@ -232,13 +253,13 @@ template <int COUNT, int EVERY, int SHARED_BY> KP_FN void copy_scales(u32 smem, 
 }
 
 KP_FN void load_scales(const Args &args, Stages s) {
-    const i32 blocks = (args.k + BK - 1) / BK;
+    const Blocks blocks(args.k);
     Schedule schedule(args);
     Tile t;
     while (schedule.next(t)) {
-        const float *a = args.a_scale + t.batch * args.a_scale_batch;
-        const float *b = args.b_scale + t.group * args.b_scale_batch;
-        for (i32 kb = 0; kb < blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+        const float *a = args.a_scale + t.batch * args.a_scale_batch + (u64)blocks.begin * args.a_scale_k;
+        const float *b = args.b_scale + t.group * args.b_scale_batch + (u64)blocks.begin * args.b_scale_k;
+        for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
             s.wait_empty();
             copy_scales<A_SCALE == 1 ? BM : BM / 64, A_SCALE == 1 ? 1 : 64, A_SCALE>(s.scales(), a, args.a_scale_row, t.row, t.rows);
             copy_scales<B_SCALE == 1 ? BN : BN / ZONE, B_SCALE == 1 ? 1 : ZONE, B_SCALE>(s.scales() + A_SCALES * 4, b, args.b_scale_row, t.col,
@@ -268,8 +289,8 @@ struct Consumer {
 
 // Lets the producers of every block that writes to this stage have it back.
 KP_FN void release(const Stages &s, const Consumer &me) {
-    if (CLUSTER > 1) {
-        if (me.lane < CLUSTER) ptx::mbarrier_arrive_at(s.empty(), me.lane);
+    if (SHARING > 1) {
+        if (me.lane < SHARING) ptx::mbarrier_arrive_at(s.empty(), me.lane);
     } else if (me.lane == 0) {
         ptx::mbarrier_arrive(s.empty());
     }
@@ -287,6 +308,7 @@ struct Scales {
     float a[WAVES][2];
     float b[B_SCALE == 1 ? BN / 4 : BN / ZONE];
 
+    KP_FN Scales() {}
     KP_FN Scales(u32 at, const Consumer &me) {
 #pragma unroll
         for (int w = 0; w < WAVES; w++) {
@@ -313,15 +335,59 @@ struct Scales {
 // Warpgroup 1 begins a tile when warpgroup 0 has its first products: the tensor cores serve both in turn, so two that begin together also
 // finish together, and then both scale while nothing multiplies (a quarter of the time).
 KP_FN void stagger(const Consumer &me) {
-    if (CONSUMERS == 1) return;
+    if (CONSUMERS == 1 || AHEAD) return;
     if (me.number == 0) ptx::arrive_threads(1, 256);
     else ptx::sync_threads(1, 256);
 }
 
-KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Consumer &me) {
+#if AHEAD
+// The next block's products are issued before this block's are scaled: each warpgroup keeps the tensor cores busy by itself, for the
+// registers of a second block.
+KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Consumer &me) {
+    static_assert(WAVES == 1, "registers for two blocks");
+    float block[2][BN / 2];
+    Scales scales[2];
+    Stages before = s;
+    const auto issue = [&](float (&block)[BN / 2], Scales &scales) {
+        s.wait_full();
+        scales = Scales(s.scales(), me);
+        wgmma::fence();
+        multiply(block, s.a() + me.slab(0) * 64 * 128, s.b(), 0);
+        wgmma::commit();
+        s.advance();
+    };
+    const auto finish = [&](float (&block)[BN / 2], const Scales &scales) {
+        wgmma::pin(block);
+        release(before, me);
+        before.advance();
+        scales.add(total[0], block, 0);
+    };
+    issue(block[0], scales[0]);
+    i32 left = blocks.end - blocks.begin - 1; // blocks to be issued
+    for (; left >= 2; left -= 2) {
+        issue(block[1], scales[1]);
+        wgmma::wait<1>();
+        finish(block[0], scales[0]);
+        issue(block[0], scales[0]);
+        wgmma::wait<1>();
+        finish(block[1], scales[1]);
+    }
+    if (left) {
+        issue(block[1], scales[1]);
+        wgmma::wait<1>();
+        finish(block[0], scales[0]);
+        wgmma::wait<0>();
+        finish(block[1], scales[1]);
+    } else {
+        wgmma::wait<0>();
+        finish(block[0], scales[0]);
+    }
+}
+#else
+KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Consumer &me) {
     float block[BN / 2];
     if (me.number == 1) stagger(me);
-    for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
+    for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) {
         s.wait_full();
         const Scales scales(s.scales(), me);
 #pragma unroll
@@ -333,18 +399,19 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const C
             wgmma::wait<0>();
             wgmma::pin(block);
             if (w == WAVES - 1) release(s, me);
-            if (w == 0 && kb == 0 && me.number == 0) stagger(me);
+            if (w == 0 && kb == blocks.begin && me.number == 0) stagger(me);
             scales.add(total[w], block, w);
         }
     }
 }
+#endif
 #else
 KP_FN void stagger(const Consumer &) {}
 
 // One group of wgmmas stays in flight while the next one is issued; a stage is given back one block later.
-KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Consumer &me) {
+KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Consumer &me) {
     Stages before = s;
-    for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
+    for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) {
         s.wait_full();
 #pragma unroll
         for (int w = 0; w < WAVES; w++) wgmma::pin(total[w]);
@@ -353,12 +420,50 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const C
         for (int w = 0; w < WAVES; w++) multiply(total[w], s.a() + me.slab(w) * 64 * 128, s.b(), 1);
         wgmma::commit();
         wgmma::wait<1>();
-        if (kb > 0) release(before, me), before.advance();
+        if (kb > blocks.begin) release(before, me), before.advance();
     }
     wgmma::wait<0>();
 #pragma unroll
     for (int w = 0; w < WAVES; w++) wgmma::pin(total[w]);
-    if (blocks > 0) release(before, me);
+    release(before, me);
+}
+#endif
+
+// --- Exchange
+
+#if CLUSTER_K > 1
+// Every block of the cluster gets the sums of COLUMNS of the tile's columns from all of them, through its stages' memory, which nobody
+// loads into any more: a slot for each, in it 16 bytes of 8 columns per thread.
+KP_FN void exchange(float (&mine)[WAVES][COLUMNS / 2], const float (&total)[WAVES][BN / 2], u32 base, const Consumer &me) {
+    constexpr u32 ROW = CONSUMERS * 128 * 16, SLOT = WAVES * (COLUMNS / 8) * ROW;
+    const u32 at = base + (me.number * 128 + me.warp * 32 + me.lane) * 16, rank = ptx::cluster_rank();
+    ptx::cluster_sync();
+#pragma unroll
+    for (int to = 0; to < CLUSTER_K; to++) {
+#pragma unroll
+        for (int i = 0; i < WAVES * (COLUMNS / 8); i++) {
+            const float *d = total[i / (COLUMNS / 8)] + 4 * (to * (COLUMNS / 8) + i % (COLUMNS / 8));
+            asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\nst.shared::cluster.v4.f32 [r], {%2, %3, %4, %5};\n}" ::"r"(
+                             at + rank * SLOT + i * ROW),
+                         "r"(to), "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3])
+                         : "memory");
+        }
+    }
+    ptx::cluster_sync();
+#pragma unroll
+    for (int from = 0; from < CLUSTER_K; from++) {
+#pragma unroll
+        for (int i = 0; i < WAVES * (COLUMNS / 8); i++) {
+            float x[4];
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                         : "r"(at + from * SLOT + i * ROW)
+                         : "memory");
+            float *d = mine[i / (COLUMNS / 8)] + 4 * (i % (COLUMNS / 8));
+#pragma unroll
+            for (int e = 0; e < 4; e++) d[e] = from == 0 ? x[e] : d[e] + x[e];
+        }
+    }
 }
 #endif
 
@@ -379,7 +484,7 @@ KP_FN u32 pack(float low, float high) {
 }
 
 // Columns `box` · STORE on of this warp's 16 rows, from registers to shared memory.
-KP_FN void stage_box(u32 smem, const float (&d)[BN / 2], int box, float alpha, const Consumer &me) {
+KP_FN void stage_box(u32 smem, const float (&d)[COLUMNS / 2], int box, float alpha, const Consumer &me) {
     constexpr int GROUPS = STORE / 8; // of 8 columns
     const int first = box * GROUPS;
     if constexpr (OUT == 2) {
@@ -432,11 +537,11 @@ KP_FN void store_rows(u32 smem, const Args &args, i32 batch, i32 row, i32 rows, 
 }
 
 // Each warp stores its own rows, box after box, and waits for none of the others.
-KP_FN void store(const float (&total)[WAVES][BN / 2], u32 base, const TensorMap &d_map, const Args &args, const Tile &t, const Consumer &me) {
+KP_FN void store(const float (&total)[WAVES][COLUMNS / 2], u32 base, const TensorMap &d_map, const Args &args, const Tile &t, const Consumer &me) {
     const u32 mine = base + D_AT + (me.number * 4 + me.warp) * (BOXES * BOX_BYTES);
 #pragma unroll
-    for (int i = 0; i < WAVES * (BN / STORE); i++) {
-        const int w = i / (BN / STORE), box = i % (BN / STORE);
+    for (int i = 0; i < WAVES * (COLUMNS / STORE); i++) {
+        const int w = i / (COLUMNS / STORE), box = i % (COLUMNS / STORE);
         const i32 at = me.slab(w) * 64 + me.warp * 16, rows = t.rows - at, col = t.col + box * STORE;
         if (rows <= 0) break;
         // Every box of a tile commits one bulk group, so the one that had this memory before is BOXES groups back.
@@ -461,13 +566,13 @@ KP_FN void store(const float (&total)[WAVES][BN / 2], u32 base, const TensorMap 
 
 KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 number) {
     const Consumer me = {number, ptx::warp() % 4, ptx::lane()};
-    const i32 blocks = (args.k + BK - 1) / BK; // at least 1
+    const Blocks blocks(args.k);
     Schedule schedule(args);
     Tile t;
     while (schedule.next(t)) {
-        if ((i32)me.slab(0) * 64 >= t.rows || t.col >= args.n) {
+        if (CLUSTER_K == 1 && ((i32)me.slab(0) * 64 >= t.rows || t.col >= args.n)) {
             if (me.number == 1 && t.rows > 0 && t.col < args.n) stagger(me);
-            for (i32 kb = 0; kb < blocks; kb++, s.advance()) s.wait_full(), __syncwarp(), release(s, me);
+            for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) s.wait_full(), __syncwarp(), release(s, me);
             continue;
         }
         float total[WAVES][BN / 2];
@@ -476,8 +581,15 @@ KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 numbe
 #pragma unroll
             for (int i = 0; i < BN / 2; i++) total[w][i] = 0.f;
         }
-        compute(total, blocks, s, me);
+        if (blocks.begin < blocks.end) compute(total, blocks, s, me);
+#if CLUSTER_K > 1
+        float mine[WAVES][COLUMNS / 2];
+        exchange(mine, total, s.base, me);
+        t.col += ptx::cluster_rank() * COLUMNS;
+        store(mine, s.base, d_map, args, t, me);
+#else
         store(total, s.base, d_map, args, t, me);
+#endif
     }
     if (me.lane == 0) ptx::store_wait_read<0>();
 }
@@ -496,7 +608,7 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
         ptx::prefetch_map(&a_map), ptx::prefetch_map(&b_map), ptx::prefetch_map(&d_map);
         for (Stages i = s; i.parity == 0; i.advance()) {
             ptx::mbarrier_init(i.full(), SCALED ? 33 : 1);
-            ptx::mbarrier_init(i.empty(), CONSUMERS * 4 * CLUSTER);
+            ptx::mbarrier_init(i.empty(), CONSUMERS * 4 * SHARING);
         }
         ptx::mbarrier_init_fence();
     }
@@ -510,11 +622,13 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
 #if A_SCALE
         if (warp == 1) load_scales(args, s);
 #endif
+        // As often as the consumers.
+        if (CLUSTER_K > 1) ptx::cluster_sync(), ptx::cluster_sync();
     } else {
         ptx::take_registers<232>();
         consume(d_map, args, s, warp / 4 - 1);
     }
     ptx::allow_next_kernel();
     // A block's shared memory must outlive what its neighbours send to it.
-    if (CLUSTER > 1) ptx::cluster_sync();
+    if (SHARING > 1) ptx::cluster_sync();
 }
