@@ -32,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
     const bool loads = group == swap::GROUPS && ptx::elect();
     const u32 first = min(end, begin + swap::STAGES);
     if (loads) {
+        loader.fetch_maps();
         ring.init();
         if constexpr (KP_PREFETCH) loader.prefetch(tile, batch, begin, end);
         ptx::wait_for_previous_kernel();

@@ -12,7 +12,7 @@
 // Maps     a: {k, m, batch}, box {128 bytes, TOKENS, 1}; b: {k, n, batch}, box {128 bytes, ROWS, 1}, or {128 bytes,
 //          32·SLABS, 1} if the gate is HALVES; both swizzled by 128 bytes, zeros outside
 // Macros   KP_TYPES     BF16, F16, E4M3, E5M2, E4M3_E5M2 (of B, then of A), E5M2_E4M3
-//          KP_TOKENS    8 … 128, a multiple of 8          KP_SLABS, KP_GROUPS   1 or 2
+//          KP_TOKENS    8 … 128, a multiple of 8          KP_SLABS   1 or 2; KP_GROUPS   1 … 4 (ROWS at most 256)
 //          KP_STEPS     1, 2 or 4                         KP_STAGES             as shared memory allows
 //          KP_PROMOTE   1: sums of 8-bit floats go to f32 registers after every 128 of k, and are as good as f32's;
 //                       0: they stay in the matrix unit
@@ -89,6 +89,8 @@ struct Loader {
         if (GATE != Gate::HALVES) return tile * ROWS;
         return (tile * GROUPS + box / 2) * OUT + box % 2 * (p.epilogue.n / 2);
     }
+    // Maps are the host's, so they need not wait for the kernel before.
+    KP_FN void fetch_maps() const { ptx::prefetch_map(a), ptx::prefetch_map(b); }
     // Asks for boxes of B ahead of all waits: L2 is where the writes of the kernel before land too.
     KP_FN void prefetch(u32 tile, u32 batch, u32 begin, u32 end) const {
         for (u32 i = begin * STEPS; i < min(end, begin + STAGES) * STEPS; ++i)

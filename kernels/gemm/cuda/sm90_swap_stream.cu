@@ -79,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
     const bool loads = group == swap::GROUPS && ptx::elect();
     u32 first = 0;
     if (loads) {
+        loader.fetch_maps();
         ring.init();
         if (schedule.next(item)) {
             first = min(item.end, item.begin + swap::STAGES);
