@@ -2,15 +2,19 @@
 //!
 //! Sentences of different lengths are packed one behind the other, without padding: products and norms see one
 //! matrix of all tokens, attention sees where each sentence begins.
+//!
+//! Weights of 4 bits are rounded with the inputs in view that sentences of `calibration.txt` bring about
+//! ([`Tensor::quantize_for`]), layer by layer: each sees what the rounded layers before it make.
 
 use anyhow::{Context, bail};
 use kp_core::{
     Engine, Tensor,
-    tensor::{Attend, Epilogue, Norm, Over, Sequences, Weights, formats},
+    calibrate::Rounded,
+    tensor::{Attend, Epilogue, How, Norm, Over, Sequences, Weights, formats},
 };
 use kp_hal::{
     DType,
-    op::{Act, Format, NormKind},
+    op::{Act, Format, NormKind, Scheme},
 };
 use std::{
     fmt,
@@ -26,6 +30,10 @@ const HIDDEN: usize = 384;
 /// Tokens of a sentence that are looked at.
 const MAX_TOKENS: usize = 256;
 const EPS: f32 = 1e-12;
+/// The format of [`Precision::Int4`].
+const INT4: Format = Format::new(DType::U4, Scheme::Group { inner: 16, scale: DType::F16, zero: true });
+/// One sentence a line; none of them is judged.
+const CALIBRATION: &str = include_str!("../calibration.txt");
 
 /// What the matrices of the layers are stored as. Activations, norms and the table of words are f32, but bf16 in
 /// [`Precision::Bf16`].
@@ -37,15 +45,15 @@ pub enum Precision {
     Bf16,
     /// 8-bit integers, one f32 per row.
     Int8,
-    /// E2M1 with one E4M3 scale per 16 numbers (NVFP4).
-    Fp4,
+    /// 4-bit integers, an f16 scale and an 8-bit zero point per 16 numbers: 5.5 bits a number.
+    Int4,
     /// Any format that can be quantized to.
     Other(Format),
 }
 
 impl Precision {
     /// Those that have a name and a bar, most exact first.
-    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Int8, Self::Fp4];
+    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Int8, Self::Int4];
 
     /// Type of activations.
     fn activations(self) -> DType {
@@ -57,7 +65,7 @@ impl Precision {
         match self {
             Self::F32 | Self::Bf16 => None,
             Self::Int8 => Some(formats::INT8_ROW),
-            Self::Fp4 => Some(formats::NVFP4),
+            Self::Int4 => Some(INT4),
             Self::Other(format) => Some(format),
         }
     }
@@ -69,7 +77,7 @@ impl fmt::Display for Precision {
             Self::F32 => f.pad("f32"),
             Self::Bf16 => f.pad("bf16"),
             Self::Int8 => f.pad("int8"),
-            Self::Fp4 => f.pad("fp4"),
+            Self::Int4 => f.pad("int4"),
             Self::Other(format) => f.pad(&format.to_string()),
         }
     }
@@ -83,7 +91,7 @@ impl FromStr for Precision {
         let named = Self::ALL.into_iter().find(|precision| precision.to_string() == text);
         let format = || text.parse().ok().filter(|format: &Format| format.scale_dtype().is_some()).map(Self::Other);
         named.or_else(format).ok_or_else(|| {
-            "expected f32, bf16, int8, fp4 or a format with scales, such as e2m1@mx or i4@g32/f16".to_owned()
+            "expected f32, bf16, int8, int4 or a format with scales, such as e2m1@nv or i4@g32/f16".to_owned()
         })
     }
 }
@@ -112,6 +120,12 @@ struct Layer {
 struct Affine {
     weight: Tensor,
     bias: Tensor,
+}
+
+/// Tokens of sentences one behind the other, and where each sentence begins.
+struct Packed {
+    x: Tensor,
+    sequences: Sequences,
 }
 
 /// Embeddings, one row per sentence, and how many tokens they took.
@@ -153,19 +167,40 @@ impl MiniLm {
         tokenizer.with_truncation(Some(truncation)).map_err(|e| anyhow::anyhow!("cannot truncate: {e}"))?;
         tokenizer.with_padding(None);
         let weights = engine.load(dir.join(WEIGHTS)).context("cannot load the weights")?;
-        let read = Reader { weights: &weights, precision };
+        let calibrated = precision.matrices().filter(|format| format.dtype.bits() <= 4);
+        let read = Reader { weights: &weights, precision, calibrated: calibrated.is_some() };
 
         let positions = read.plain("embeddings.position_embeddings.weight")?;
         let first_type = engine.zeros(&[positions.shape()[0]], DType::I32)?;
         let types = read.plain("embeddings.token_type_embeddings.weight")?.gather(&first_type)?;
-        Ok(Self {
+        let mut model = Self {
             words: read.plain("embeddings.word_embeddings.weight")?,
             positions: positions.add(&types)?,
             norm: read.norm("embeddings.LayerNorm")?,
             layers: (0..LAYERS).map(|i| read.layer(i)).collect::<anyhow::Result<_>>()?,
             engine: engine.clone(),
             tokenizer,
-        })
+        };
+        if let Some(format) = calibrated {
+            model.round(format, &CALIBRATION.lines().collect::<Vec<_>>()).context("cannot round the weights")?;
+        }
+        Ok(model)
+    }
+
+    /// Rounds the matrices to `format` with what the sentences bring about in view.
+    fn round(&mut self, format: Format, sentences: &[&str]) -> anyhow::Result<()> {
+        let Packed { mut x, sequences } = self.look_up(sentences)?;
+        for layer in &mut self.layers {
+            layer.qkv.round(format, &x)?;
+            let seen = layer.attend(&x, &sequences)?;
+            layer.attended.round(format, &seen)?;
+            let attended = layer.join(&x, &seen)?;
+            layer.wide.round(format, &attended)?;
+            let wide = layer.widen(&attended)?;
+            layer.narrow.round(format, &wide)?;
+            x = layer.narrow(&attended, &wide)?.0;
+        }
+        Ok(())
     }
 
     /// Token ids of a sentence, `[CLS]` and `[SEP]` included.
@@ -182,32 +217,58 @@ impl MiniLm {
     /// # Errors
     /// What the tokenizer or the device refuses.
     pub fn embed(&self, sentences: &[impl AsRef<str>]) -> anyhow::Result<Embedded> {
+        let Packed { mut x, sequences } = self.look_up(sentences)?;
+        let mut product = String::new();
+        for layer in &self.layers {
+            let seen = layer.attend(&x, &sequences)?;
+            let attended = layer.join(&x, &seen)?;
+            let wide = layer.widen(&attended)?;
+            let how;
+            (x, how) = layer.narrow(&attended, &wide)?;
+            product = how.to_string();
+        }
+        let rows = x.cast(DType::F32)?.mean(Over::Segments(&sequences))?.l2_normalize(EPS)?;
+        Ok(Embedded { rows, product, tokens: sequences.total() })
+    }
+
+    /// What the first layer sees of `sentences`.
+    fn look_up(&self, sentences: &[impl AsRef<str>]) -> anyhow::Result<Packed> {
         let ids: Vec<Vec<u32>> = sentences.iter().map(|s| self.tokens(s.as_ref())).collect::<anyhow::Result<_>>()?;
         let lens: Vec<usize> = ids.iter().map(Vec::len).collect();
         let words: Vec<i32> = ids.iter().flatten().map(|&id| id as i32).collect();
         let places: Vec<i32> = lens.iter().flat_map(|&len| 0..len as i32).collect();
         let tokens = words.len();
-        let sequences = Sequences::new(&self.engine, &lens)?;
         let words = self.words.gather(&self.engine.tensor(&[tokens], &words)?)?;
         let places = self.positions.gather(&self.engine.tensor(&[tokens], &places)?)?;
+        let (x, _) = words.add_norm(&places, self.norm.as_norm())?;
+        Ok(Packed { x, sequences: Sequences::new(&self.engine, &lens)? })
+    }
+}
 
-        let (mut x, _) = words.add_norm(&places, self.norm.as_norm())?;
-        let mut product = String::new();
-        for layer in &self.layers {
-            let qkv = layer.qkv.times(&x, Epilogue::default())?;
-            let head =
-                |i: usize| qkv.slice_cols(i * HIDDEN..(i + 1) * HIDDEN)?.reshape(&[tokens, HEADS, HIDDEN / HEADS]);
-            let options = Attend { queries: Some(&sequences), ..Attend::default() };
-            let seen = head(0)?.attention(&head(1)?, &head(2)?, &options)?.reshape(&[tokens, HIDDEN])?;
-            let attended = layer.attended.times(&seen, Epilogue { residual: Some(&x), ..Epilogue::default() })?;
-            x = attended.norm(layer.attended_norm.as_norm())?;
-            let wide = layer.wide.times(&x, Epilogue { act: Act::Gelu, ..Epilogue::default() })?;
-            let narrow = layer.narrow.times(&wide, Epilogue { residual: Some(&x), ..Epilogue::default() })?;
-            product = narrow.how().to_string();
-            x = narrow.norm(layer.narrow_norm.as_norm())?;
-        }
-        let rows = x.cast(DType::F32)?.mean(Over::Segments(&sequences))?.l2_normalize(EPS)?;
-        Ok(Embedded { rows, product, tokens })
+impl Layer {
+    /// What each token gathers from those of its sentence.
+    fn attend(&self, x: &Tensor, sequences: &Sequences) -> kp_hal::Result<Tensor> {
+        let tokens = x.shape()[0];
+        let qkv = self.qkv.times(x, Epilogue::default())?;
+        let head = |i: usize| qkv.slice_cols(i * HIDDEN..(i + 1) * HIDDEN)?.reshape(&[tokens, HEADS, HIDDEN / HEADS]);
+        let options = Attend { queries: Some(sequences), ..Attend::default() };
+        head(0)?.attention(&head(1)?, &head(2)?, &options)?.reshape(&[tokens, HIDDEN])
+    }
+
+    /// Adds that to the tokens.
+    fn join(&self, x: &Tensor, seen: &Tensor) -> kp_hal::Result<Tensor> {
+        let attended = self.attended.times(seen, Epilogue { residual: Some(x), ..Epilogue::default() })?;
+        attended.norm(self.attended_norm.as_norm())
+    }
+
+    fn widen(&self, attended: &Tensor) -> kp_hal::Result<Tensor> {
+        self.wide.times(attended, Epilogue { act: Act::Gelu, ..Epilogue::default() })
+    }
+
+    /// What the next layer sees, and how its last product came to be.
+    fn narrow(&self, attended: &Tensor, wide: &Tensor) -> kp_hal::Result<(Tensor, How)> {
+        let narrow = self.narrow.times(wide, Epilogue { residual: Some(attended), ..Epilogue::default() })?;
+        Ok((narrow.norm(self.narrow_norm.as_norm())?, narrow.how()))
     }
 }
 
@@ -215,6 +276,13 @@ impl Affine {
     /// `x · weightᵀ + bias`, and what follows.
     fn times(&self, x: &Tensor, epilogue: Epilogue<'_>) -> kp_hal::Result<Tensor> {
         x.matmul_with(&self.weight.t(), Epilogue { bias: Some(&self.bias), ..epilogue })
+    }
+
+    /// The weight in codes; the bias makes up for the mean of what that loses.
+    fn round(&mut self, format: Format, inputs: &Tensor) -> kp_hal::Result<()> {
+        let Rounded { weight, shift } = self.weight.quantize_for(format, inputs)?;
+        *self = Self { weight, bias: self.bias.add(&shift)? };
+        Ok(())
     }
 
     fn as_norm(&self) -> Norm<'_> {
@@ -226,6 +294,8 @@ impl Affine {
 struct Reader<'w> {
     weights: &'w Weights,
     precision: Precision,
+    /// Whether matrices are rounded later, once their inputs are known.
+    calibrated: bool,
 }
 
 impl Reader<'_> {
@@ -246,8 +316,8 @@ impl Reader<'_> {
         };
         let weight = parts("weight")?;
         let weight = match self.precision.matrices() {
-            Some(format) => weight.quantize(format)?,
-            None => weight.cast(self.precision.activations())?,
+            Some(format) if !self.calibrated => weight.quantize(format)?,
+            _ => weight.cast(self.precision.activations())?,
         };
         Ok(Affine { weight, bias: parts("bias")?.cast(self.precision.activations())? })
     }

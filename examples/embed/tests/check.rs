@@ -1,4 +1,4 @@
-//! The embeddings of a hundred sentences are PyTorch's, in every precision of the weights.
+//! The embeddings of a hundred sentences, each of them, are PyTorch's in every precision of the weights.
 
 use kp_core::Engine;
 use kp_embed::{
@@ -23,4 +23,12 @@ fn embeddings_are_those_of_pytorch() {
         println!("{report}");
         assert!(report.passes(), "{report}");
     }
+}
+
+#[test]
+fn no_sentence_is_both_judged_and_calibrated_with() {
+    let plain = |line: &str| line.trim().to_lowercase();
+    let judged: Vec<String> = include_str!("../reference/sentences.txt").lines().map(plain).collect();
+    let both: Vec<&str> = include_str!("../calibration.txt").lines().filter(|s| judged.contains(&plain(s))).collect();
+    assert!(both.is_empty(), "{both:?}");
 }
