@@ -55,6 +55,11 @@ KP_FN void arrive_threads(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1
 KP_FN void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 KP_FN void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 KP_FN void cluster_sync() { cluster_arrive(), cluster_wait(); }
+// Orders no memory, and so needs none of the release's barriers on the whole memory system; for after `mbarrier_init_fence`.
+KP_FN void cluster_sync_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    cluster_wait();
+}
 
 // --- mbarrier
 
@@ -146,8 +151,11 @@ KP_FN u32 in_block(u32 address, u32 rank) {
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-KP_FN void store_cluster(u32 at, float x, float y, float z, float w) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+// Stores to another block's shared memory, whose barrier `bar` counts the 16 bytes.
+KP_FN void store_cluster(u32 at, u32 bar, float x, float y, float z, float w) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(at), "r"(bar),
+                 "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(__float_as_uint(z)), "r"(__float_as_uint(w))
+                 : "memory");
 }
 KP_FN float4 load_shared(u32 at) {
     float4 x;

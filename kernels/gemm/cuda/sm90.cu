@@ -70,7 +70,7 @@
 #ifndef KP_IN_FLIGHT // k blocks whose products may be under way when the next ones are issued: 0 or 1
 #define KP_IN_FLIGHT 1
 #endif
-#ifndef KP_PROMOTE // whether the sums of each k block are added in full f32, for 8-bit types
+#ifndef KP_PROMOTE // every so many k blocks, the sums of 8-bit types are added in full f32; 0 is never
 #define KP_PROMOTE 0
 #endif
 #ifndef KP_KEEP_A
@@ -133,7 +133,7 @@ struct Config {
     static constexpr int EXCHANGED = STAGES * STAGE + WARPGROUPS * STAGING;
     static constexpr int BARRIERS = EXCHANGED + (CLUSTER_K - 1) * WARPGROUPS * EXCHANGE;
     // 1024 to align the base by hand.
-    static constexpr int SHARED = 1024 + BARRIERS + 2 * STAGES * 8;
+    static constexpr int SHARED = 1024 + BARRIERS + (2 * STAGES + 1) * 8;
 
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
     // Registers per thread of the copying warpgroup and of the multiplying ones; their sum is what the launch gave all.
@@ -145,6 +145,7 @@ struct Config {
     static_assert(TEAM_N == 1 || GATE != Gate::HALVES, "both halves of a gate are one warpgroup's");
     static_assert(CLUSTER_K == 1 || (CLUSTER_M * CLUSTER_N == 1 && !KP_PINGPONG && GATE != Gate::HALVES && WN % (8 * CLUSTER_K) == 0),
                   "blocks part k alone, and then the columns");
+    static_assert(PROMOTE <= 1 || MI == 1, "partial sums of more than 64 rows are added at once");
     static_assert(WIDE || (!A_MN && !B_MN), "8-bit operands are k-major");
     static_assert(A_BOXES % CLUSTER_N == 0 && B_BOXES % CLUSTER_M == 0, "each block of a cluster loads equally many boxes");
     static_assert(SHARED <= 232448, "shared memory of a block");
@@ -198,6 +199,8 @@ struct Ring {
 
     KP_FN u32 full() const { return base + Config::BARRIERS + stage * 8; }
     KP_FN u32 empty() const { return full() + Config::STAGES * 8; }
+    // Completes when the other blocks' sums have come.
+    KP_FN u32 exchanged() const { return base + Config::BARRIERS + 2 * Config::STAGES * 8; }
     KP_FN u32 a() const { return base + stage * Config::STAGE; }
     KP_FN u32 b() const { return a() + Config::A_BYTES; }
     KP_FN void step() {
@@ -248,6 +251,9 @@ KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, Ring ri
             }
         }
     }
+    // A block's shared memory outlives what its neighbours still send to it: their warps' word that they are done with each stage.
+    if (Config::SERVED > 1)
+        for (int i = 0; i < Config::STAGES; i++, ring.step()) ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
 }
 
 // The sums of one warpgroup: MI x 64 rows, WN columns.
@@ -312,25 +318,28 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
     for (int i = 0; i < Config::MI; i++) wgmma::pin(sums.d[i]);
 }
 
-// The same for 8-bit types, whose tensor cores keep fewer bits: the sums of each stage are added to f32. While one warpgroup adds, the
-// other's products are under way.
+// The same for 8-bit types, whose tensor cores keep fewer bits: every PROMOTE stages the sums are added in full f32. While one warpgroup
+// adds, the other's products are under way.
 KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block) {
     sums = {};
     float part[Config::WN / 2];
-    for (u32 k = item.begin; k < item.end; k++, ring.step()) {
-        ptx::mbarrier_wait(ring.full(), ring.parity);
-        Operands operands(ring, team_m, team_n);
+    for (u32 k = item.begin; k < item.end;) {
+        for (u32 first = k, last = min(item.end, k + Config::PROMOTE); k < last; k++, ring.step()) {
+            ptx::mbarrier_wait(ring.full(), ring.parity);
+            Operands operands(ring, team_m, team_n);
 #pragma unroll
-        for (int i = 0; i < Config::MI; i++) {
-            wgmma::fence();
+            for (int i = 0; i < Config::MI; i++) {
+                wgmma::fence();
 #pragma unroll
-            for (int step = 0; step < 4; step++) operands.multiply(part, i, step, step > 0);
-            wgmma::commit();
-            wgmma::wait<0>();
-            if (i == Config::MI - 1) release(ring.empty(), block);
-            wgmma::pin(part);
+                for (int step = 0; step < 4; step++) operands.multiply(part, i, step, step > 0 ? 1 : k - first);
+                wgmma::commit();
+                wgmma::wait<0>();
+                if (i == Config::MI - 1) release(ring.empty(), block);
+                wgmma::pin(part);
+                if (Config::PROMOTE > 1 && k + 1 < last) continue;
 #pragma unroll
-            for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part[j];
+                for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part[j];
+            }
         }
     }
 }
@@ -378,24 +387,24 @@ KP_FN void gather(const Params &p, Sums &sums, const Schedule &s, const Item &it
 }
 
 // Blocks that part k: each gets from the others their sums of its columns, in `mine`, and adds them in the order of k.
-KP_FN void exchange(const Sums &sums, float (&mine)[Config::MI][Config::COLUMNS / 2], u32 base, const Place &place, u32 group, u32 thread) {
+KP_FN void exchange(const Sums &sums, float (&mine)[Config::MI][Config::COLUMNS / 2], const Ring &ring, const Place &place, u32 group, u32 thread) {
     constexpr int N = Config::COLUMNS / 2, PARTS = Config::CLUSTER_K;
-    u32 at = base + Config::EXCHANGED + group * Config::EXCHANGE + thread * 16;
+    u32 at = ring.base + Config::EXCHANGED + group * Config::EXCHANGE + thread * 16;
     constexpr u32 NEXT = Config::WARPGROUPS * Config::EXCHANGE;
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
         if (part == place.rank) continue;
         // The others' sums lie in the order of their ranks.
-        u32 to = ptx::in_block(at + (place.rank - (place.rank > part)) * NEXT, part);
+        u32 to = ptx::in_block(at + (place.rank - (place.rank > part)) * NEXT, part), bar = ptx::in_block(ring.exchanged(), part);
 #pragma unroll
         for (int i = 0; i < Config::MI; i++)
 #pragma unroll
             for (int j = 0; j < N; j += 4) {
                 const float *d = &sums.d[i][part * N + j];
-                ptx::store_cluster(to + (i * N + j) * 512, d[0], d[1], d[2], d[3]);
+                ptx::store_cluster(to + (i * N + j) * 512, bar, d[0], d[1], d[2], d[3]);
             }
     }
-    ptx::cluster_sync();
+    ptx::mbarrier_wait(ring.exchanged(), 0);
 #pragma unroll
     for (int i = 0; i < Config::MI; i++)
 #pragma unroll
@@ -444,7 +453,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
         u32 corner = Config::GATE == Gate::PAIRS ? n / 2 : n;
         if constexpr (Config::CLUSTER_K > 1) {
             float mine[Config::MI][Config::COLUMNS / 2];
-            exchange(sums, mine, ring.base, place, group, thread);
+            exchange(sums, mine, ring, place, group, thread);
 #pragma unroll
             for (int i = 0; i < Config::MI; i++) out.rows(mine[i], m + 64 * i, corner, item.batch);
             break;
@@ -473,23 +482,23 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), KP_RESID
             ptx::mbarrier_init(r.full(), 1);
             ptx::mbarrier_init(r.empty(), Config::SERVED * Config::TEAM * 4);
         }
+        if (Config::CLUSTER_K > 1) ptx::mbarrier_init(ring.exchanged(), 1);
         ptx::mbarrier_init_fence();
+        if (Config::CLUSTER_K > 1) ptx::mbarrier_expect(ring.exchanged(), (Config::CLUSTER_K - 1) * Config::WARPGROUPS * Config::EXCHANGE);
     }
     __syncwarp();
-    if (Config::CLUSTER > 1) ptx::cluster_sync();
+    // The next kernel waits for this one before it touches memory, however early it starts.
+    ptx::allow_next_kernel();
+    if (Config::CLUSTER > 1) ptx::cluster_sync_relaxed();
     else __syncthreads();
     ptx::wait_for_previous_kernel();
-    ptx::allow_next_kernel();
 
     if (warp < 4) {
         ptx::give_registers<Config::COPYING>();
         if (warp == 0 && ptx::elect()) load(p, &a, &b, ring, place);
         __syncwarp();
-        if (Config::CLUSTER_K > 1) ptx::cluster_sync(); // the exchange's
     } else {
         ptx::take_registers<Config::MULTIPLYING>();
         consume(p, &d, ring, place, warp / 4 - 1);
     }
-    // A block's shared memory outlives what its neighbours still send to it.
-    if (Config::SERVED > 1) ptx::cluster_sync();
 }
