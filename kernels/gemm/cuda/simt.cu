@@ -16,16 +16,23 @@
 // Entry: simt(Params). Grid: up to `tiles` blocks of THREADS; static shared memory only. Limits: none.
 #include "gemm/cuda/simt.cuh"
 
-template <int BM_, int BN_, int BK_, int TY_, int TX_, int MS_, int NS_>
+template <int BM_, int BN_, int BK_, int TY_, int TX_, int MS_, int NS_, int RESIDENT_ = 1>
 struct Tile {
-    static constexpr int BM = BM_, BN = BN_, BK = BK_, TY = TY_, TX = TX_, MS = MS_, NS = NS_;
+    static constexpr int BM = BM_, BN = BN_, BK = BK_, TY = TY_, TX = TX_, MS = MS_, NS = NS_, RESIDENT = RESIDENT_;
     static constexpr int THREADS = TX * TY, SM = BM / TY / MS, SN = BN / TX / NS;
 };
 template <int NUMBER_BYTES, int INDEX> struct TileOf;
-template <> struct TileOf<4, 0> { typedef Tile<128, 128, 16, 16, 16, 2, 2> T; };
+#if PLAIN
+// A unit's shared memory returns 32 numbers a cycle and its arithmetic takes 128 products, so that 8 × 8 sums a thread would
+// make both equally busy; 8 × 16 leave shared memory a quarter of its time.
+template <> struct TileOf<4, 0> { typedef Tile<128, 256, 8, 16, 16, 4, 4> T; };
+#else
+// Two blocks at a time, one of which loads while the other multiplies.
+template <> struct TileOf<4, 0> { typedef Tile<128, 128, 8, 16, 16, 2, 2, 2> T; };
+#endif
 template <> struct TileOf<4, 1> { typedef Tile<64, 64, 16, 8, 16, 2, 2> T; };
 template <> struct TileOf<4, 2> { typedef Tile<16, 32, 64, 16, 8, 1, 2> T; };
-template <> struct TileOf<8, 0> { typedef Tile<64, 128, 16, 16, 16, 2, 2> T; };
+template <> struct TileOf<8, 0> { typedef Tile<64, 128, 16, 16, 16, 2, 2, 2> T; };
 template <> struct TileOf<8, 1> { typedef Tile<64, 64, 16, 8, 16, 2, 2> T; };
 template <> struct TileOf<8, 2> { typedef Tile<16, 32, 32, 16, 8, 1, 2> T; };
 
@@ -110,10 +117,11 @@ __device__ bool find(const Params &p, u64 t, Item &item) {
 
 // --- loading ---------------------------------------------------------------------------------------------------------
 
-/// Where outer row `outer` lies in line `k` of a tile of WIDTH.
+/// Where outer row `outer` lies in line `k` of a tile of WIDTH: a warp that stores chunks along k fills each bank once.
 template <int WIDTH>
 __device__ __forceinline__ int swapped(int outer, int k) {
-    return WIDTH < 32 ? outer : outer ^ ((k / 4 & 3) << 3);
+    constexpr int PER_WARP = T::BK == 8 ? 16 : 8;
+    return WIDTH < 32 ? outer : outer ^ k / 4 % (32 / PER_WARP) * PER_WARP;
 }
 
 /// Four elements of a tile: those of one outer row, or of one k.
@@ -180,22 +188,37 @@ struct Loader {
     }
 
 #if PLAIN
+    /// Where each chunk of the next step begins, and how many of its outer rows exist, at most four.
+    const float *source[COUNT];
+    u32 present[COUNT];
     R waiting[COUNT][4];
 
-    /// Starts loading the step at `k0`.
-    __device__ __forceinline__ void load(u32 k0) {
+    /// Must be called before the first step is loaded.
+    __device__ __forceinline__ void start() {
 #pragma unroll
         for (int n = 0; n < COUNT; ++n) {
             Chunk c = chunk(n);
-            u32 length = this->length(c, k0 + c.k);
-            const float *source = static_cast<const float *>(s.codes) + place(c, k0 + c.k);
+            source[n] = static_cast<const float *>(s.codes) + place(c, c.k);
+            present[n] = min(c.some, 4u);
+        }
+    }
+
+    /// Starts loading the step at `k0`, which follows the last one.
+    __device__ __forceinline__ void load(u32 k0) {
+        bool outer = s.form == Form::Outer;
+        u64 step = outer ? (u64)s.ld * T::BK : T::BK;
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) {
+            u32 i = k0 + chunk(n).k, left = i < s.inner ? s.inner - i : 0;
+            u32 length = left == 0 || present[n] == 0 ? 0 : outer ? present[n] : min(left, 4u);
             if (length == 4 && s.vector) {
-                float4 x = *reinterpret_cast<const float4 *>(source);
+                float4 x = *reinterpret_cast<const float4 *>(source[n]);
                 waiting[n][0] = x.x, waiting[n][1] = x.y, waiting[n][2] = x.z, waiting[n][3] = x.w;
             } else {
 #pragma unroll
-                for (u32 e = 0; e < 4; ++e) waiting[n][e] = e < length ? source[e] : 0.0f;
+                for (u32 e = 0; e < 4; ++e) waiting[n][e] = e < length ? source[n][e] : 0.0f;
             }
+            source[n] += step;
         }
     }
 
@@ -206,6 +229,7 @@ struct Loader {
     }
 #else
     /// Nothing: a step is loaded and unpacked at once, and other warps multiply meanwhile.
+    __device__ __forceinline__ void start() {}
     __device__ __forceinline__ void load(u32) {}
 
     /// Loads the step at `k0` and unpacks it to `tile`.
@@ -473,6 +497,12 @@ struct Tiles {
     R b[T::BK][T::BN];
 };
 
+/// Shared memory: two steps, and afterwards a part of the sums.
+union Room {
+    Tiles tiles[2];
+    R finished[T::BM / T::MS][T::BN];
+};
+
 __device__ __forceinline__ void multiply(const Tiles &s, int ty, int tx, R (&sums)[T::MS * T::SM][T::NS * T::SN]) {
 #pragma unroll
     for (int k = 0; k < T::BK; ++k) {
@@ -490,9 +520,10 @@ __device__ __forceinline__ void multiply(const Tiles &s, int ty, int tx, R (&sum
     }
 }
 
-extern "C" __global__ void __launch_bounds__(T::THREADS, T::THREADS >= 256 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
 simt(const __grid_constant__ Params p) {
-    __shared__ __align__(16) Tiles tiles[2];
+    __shared__ __align__(16) Room room;
+    Tiles *tiles = room.tiles;
     // A warp covers 4 × 8 threads, so that it reads few different pieces of both operands.
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr int WARPS_X = T::TX / 8;
@@ -510,6 +541,7 @@ simt(const __grid_constant__ Params p) {
         Loader<T::BM> a(p.a, item.row_batch, rows, some);
         Loader<T::BN> b(p.b, item.b, item.col, item.cols);
         if (p.k > 0) {
+            a.start(), b.start();
             a.load(0), b.load(0);
             a.store(0, tiles[0].a), b.store(0, tiles[0].b);
         }
@@ -524,8 +556,6 @@ simt(const __grid_constant__ Params p) {
             k = next;
         }
         // By way of shared memory, so that neighbours finish neighbours and the code for it stands here once.
-        R(*finished)[T::BN] = reinterpret_cast<R(*)[T::BN]>(&tiles[0]);
-        static_assert(sizeof(tiles) >= sizeof(R) * T::BM / T::MS * T::BN, "room for a part of the tile");
 #pragma unroll 1
         for (int h = 0; h < T::MS; ++h) {
 #pragma unroll
@@ -533,10 +563,10 @@ simt(const __grid_constant__ Params p) {
                 if (i / T::SM != h) continue;
 #pragma unroll
                 for (int j = 0; j < T::NS * T::SN; ++j)
-                    finished[ty * T::SM + i % T::SM][j / T::SN * (T::BN / T::NS) + tx * T::SN + j % T::SN] = sums[i][j];
+                    room.finished[ty * T::SM + i % T::SM][j / T::SN * (T::BN / T::NS) + tx * T::SN + j % T::SN] = sums[i][j];
             }
             __syncthreads();
-            finish_rows(p, item, h, finished);
+            finish_rows(p, item, h, room.finished);
             __syncthreads();
         }
     }

@@ -1,7 +1,7 @@
 //! D = act(alpha · A·B + beta · C + bias) by the vendor's library, opened when first planned.
 //!
 //! Its matrices have contiguous columns, so it computes Dᵀ = Bᵀ·Aᵀ. Variants are the algorithms that its heuristics rank
-//! best for the problem. Limits: D's rows contiguous, C, bias and residual of D's type, activations that it has; 8-bit
+//! best for the problem. Limits: D's rows contiguous, C, bias and residual of D's type, no activation but ReLU; 8-bit
 //! floats contiguous along k and in multiples of 16.
 
 mod library;
@@ -283,8 +283,6 @@ fn lt_epilogue(spec: &GemmSpec) -> LtEpilogue {
     match (spec.epilogue.act, spec.epilogue.bias.is_some()) {
         (Act::Relu, false) => LtEpilogue::CUBLASLT_EPILOGUE_RELU,
         (Act::Relu, true) => LtEpilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
-        (Act::GeluTanh, false) => LtEpilogue::CUBLASLT_EPILOGUE_GELU,
-        (Act::GeluTanh, true) => LtEpilogue::CUBLASLT_EPILOGUE_GELU_BIAS,
         (_, false) => LtEpilogue::CUBLASLT_EPILOGUE_DEFAULT,
         (_, true) => LtEpilogue::CUBLASLT_EPILOGUE_BIAS,
     }

@@ -1,23 +1,28 @@
 //! Matrix products.
 //!
 //! ```text
-//! cublaslt.rs  the vendor's library
+//! sm90_e4m3_1d2d.rs, sm90_e4m3_1d1d.rs   e4m3 scaled by blocks
+//! blocks.rs   what they and grouped products have in common
+//! cublaslt.rs the vendor's library
 //! simt.rs     every form of the op, on any device
 //! sm90.rs     16-bit and 8-bit floats on wgmma
 //! macros.rs   how sources spell what a problem says
 //! maps.rs     matrices as the copy engine sees them
 //! ```
 
+pub(crate) mod blocks;
 pub(crate) mod cublaslt;
 mod macros;
 mod maps;
 pub(crate) mod simt;
 mod sm90;
+mod sm90_e4m3_1d1d;
+mod sm90_e4m3_1d2d;
 
 use crate::compile::{Listed, Source};
 use kp_hal::{
-    KernelList, Unsupported,
-    op::{Gemm, GemmSpec},
+    Caps, Kernel, KernelList, Unsupported,
+    op::{Gemm, GemmProblem, GemmSpec},
     source_hash,
 };
 use std::borrow::Cow;
@@ -26,25 +31,34 @@ use std::borrow::Cow;
 type Check = Result<(), Unsupported>;
 
 /// Best first.
-pub(crate) const LIST: KernelList<Gemm> = &[&sm90::Sm90, &cublaslt::CublasLt, &simt::Simt];
+pub(crate) const LIST: KernelList<Gemm> =
+    &[&sm90_e4m3_1d2d::Sm90E4m3_1d2d, &sm90_e4m3_1d1d::Sm90E4m3_1d1d, &sm90::Sm90, &cublaslt::CublasLt, &simt::Simt];
 
 /// Every build that a kernel of the list may ask for on `arch`; of `sm90`, those for the usual epilogues.
 pub(crate) fn builds(arch: &str) -> Vec<Listed> {
     let mut builds = simt::builds();
     if arch == "sm_90a" {
         builds.extend(sm90::builds());
+        builds.extend(sm90_e4m3_1d2d::builds());
+        builds.extend(sm90_e4m3_1d1d::builds());
     }
     builds
 }
 
 /// A hash of a source with all that it includes.
-const fn hash(source: &Source) -> u64 {
+pub(crate) const fn hash(source: &Source) -> u64 {
     let (mut hash, mut at) = (source_hash(source.text.as_bytes()), 0);
     while at < source.headers.len() {
         hash = hash.rotate_left(1) ^ source_hash(source.headers[at].1.as_bytes());
         at += 1;
     }
     hash
+}
+
+/// Whether a kernel with sums on the matrix unit runs `p`, whatever m is: it alone does if a row's bits may not depend on m.
+fn has_matrix_kernel(caps: &Caps, p: &GemmProblem) -> bool {
+    let others: [&dyn Kernel<Gemm>; 3] = [&sm90_e4m3_1d2d::Sm90E4m3_1d2d, &sm90_e4m3_1d1d::Sm90E4m3_1d1d, &sm90::Sm90];
+    others.iter().any(|kernel| kernel.supports(caps, p).is_ok())
 }
 
 /// What tiles of `rows` rows make of `m`, if it is no multiple of them.

@@ -34,7 +34,7 @@ impl Kernel<Gemm> for Simt {
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
         // Its sums differ from the matrix unit's in the last bit, so one of the two takes a row whatever m is.
-        if p.repro() == Repro::BatchInvariant && super::sm90::supports(caps, p).is_ok() {
+        if p.repro() == Repro::BatchInvariant && super::has_matrix_kernel(caps, p) {
             return Err(Unsupported::Repro { asked: p.repro() });
         }
         supports(p.spec())
@@ -66,16 +66,18 @@ static STORE: Source = source!("gemm/cuda/simt_store.cu", "gemm/cuda/simt.cuh", 
 
 /// Variants: `TILE` of the source; append only, because wisdom names them by their place.
 const TILES: [Tile; 3] = [
-    Tile { narrow: (128, 128, 256), wide: (64, 128, 256), efficiency: 0.62, step: 16.0 },
-    Tile { narrow: (64, 64, 128), wide: (64, 64, 128), efficiency: 0.45, step: 16.0 },
-    Tile { narrow: (16, 32, 128), wide: (16, 32, 128), efficiency: 0.15, step: 64.0 },
+    Tile { plain: (128, 256, 256), narrow: (128, 128, 256), wide: (64, 128, 256), efficiency: 0.62, step: 16.0 },
+    Tile { plain: (64, 64, 128), narrow: (64, 64, 128), wide: (64, 64, 128), efficiency: 0.45, step: 16.0 },
+    Tile { plain: (16, 32, 128), narrow: (16, 32, 128), wide: (16, 32, 128), efficiency: 0.15, step: 64.0 },
 ];
 
 /// The variant for few rows pays off up to here.
 const FEW_ROWS: u32 = 64;
 
 struct Tile {
-    /// Rows, columns and threads for sums of 32 bits.
+    /// Rows, columns and threads for plain f32.
+    plain: (u32, u32, u32),
+    /// The same for other sums of 32 bits.
     narrow: (u32, u32, u32),
     /// The same for sums of 64 bits.
     wide: (u32, u32, u32),
@@ -126,7 +128,11 @@ impl Numbers {
 
     fn tile(self, variant: Variant) -> (u32, u32, u32) {
         let tile = &TILES[usize::from(variant.0)];
-        if self.sum == "double" { tile.wide } else { tile.narrow }
+        match self.sum {
+            "double" => tile.wide,
+            _ if self.plain => tile.plain,
+            _ => tile.narrow,
+        }
     }
 
     fn build(self, variant: Variant) -> Build {

@@ -104,9 +104,12 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
         let width = tile.slab_width(spec.d.dtype(), spec.epilogue.gate);
         let shared = tile.shared_bytes(width);
         let resident = variants::resident(caps.units, tile.cluster_blocks());
-        let boxes = spec.b.order == Order::Row && tile.n % 64 != 0 || spec.a.order == Order::Col && tile.m % 64 != 0;
+        // What is contiguous along m or n comes in boxes of 64, which the blocks of a cluster part among them.
+        let parts = |rows: u32, blocks: u32| rows.is_multiple_of(64 * blocks);
+        let boxes = (spec.a.order == Order::Row || parts(tile.m, tile.cluster.1))
+            && (spec.b.order == Order::Col || parts(tile.n, tile.cluster.0));
         width > 0
-            && !boxes
+            && boxes
             && shared <= caps.shared_bytes
             && (!promotes(spec) || tile.holds_two_sums())
             && (plain || choice.general)

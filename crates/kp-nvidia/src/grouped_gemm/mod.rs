@@ -1,15 +1,19 @@
 //! Matrix products of many groups at once.
 
 mod simt;
+mod sm90_bf16;
+mod sm90_e4m3_1d2d;
 
 use crate::compile::Listed;
 use kp_hal::{KernelList, op::GroupedGemm};
 
 /// Best first.
-pub(crate) const LIST: KernelList<GroupedGemm> = &[&simt::Simt];
+pub(crate) const LIST: KernelList<GroupedGemm> = &[&sm90_e4m3_1d2d::Sm90E4m3_1d2d, &sm90_bf16::Sm90Bf16, &simt::Simt];
 
-/// Every build that a kernel of the list may ask for on `arch`.
+/// Every build that a kernel of the list may ask for on `arch`; those of `simt` are `gemm`'s.
 pub(crate) fn builds(arch: &str) -> Vec<Listed> {
-    let _ = arch;
-    Vec::new()
+    match arch {
+        "sm_90a" => sm90_e4m3_1d2d::builds().into_iter().chain(sm90_bf16::builds()).collect(),
+        _ => Vec::new(),
+    }
 }

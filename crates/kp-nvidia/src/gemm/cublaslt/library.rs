@@ -8,8 +8,8 @@ use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
     cublasLtMatmulDescAttributes_t, cublasLtMatmulDescOpaque_t, cublasLtMatmulHeuristicResult_t,
     cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, cublasLtMatmulPreferenceOpaque_t,
-    cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatrixLayoutOpaque_t, cublasStatus_t,
-    cudaDataType, cudaStream_t,
+    cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatrixLayoutOpaque_t, cublasLtReductionScheme_t,
+    cublasStatus_t, cudaDataType, cudaStream_t,
 };
 use kp_hal::{DeviceId, DriverError, ErrorKind, Result};
 use std::{
@@ -288,6 +288,10 @@ pub(super) fn heuristics<const N: usize>(
         api.cublasLtMatmulPreferenceInit_internal(&mut preference, size_of_val(&preference)).ok()?;
         let most = P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         api.cublasLtMatmulPreferenceSetAttribute(&mut preference, most, (&raw const workspace_bytes).cast(), 8).ok()?;
+        // Parts of k are added in the accumulator's type, not in D's.
+        let reduction = cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        let schemes = P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+        api.cublasLtMatmulPreferenceSetAttribute(&mut preference, schemes, (&raw const reduction).cast(), 4).ok()?;
         for operand in [
             P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
             P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,

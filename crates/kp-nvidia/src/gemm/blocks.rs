@@ -1,0 +1,437 @@
+//! What the kernels on `sm90_blocks.cuh` have in common: block-scaled e4m3, and groups of rows.
+
+use super::{
+    Check,
+    maps::{self, Map},
+};
+use crate::{
+    compile::{Build, Source},
+    device::NvidiaDevice,
+    launch::{Config, Function},
+    queue::NvidiaQueue,
+    tensor_map::Swizzle,
+};
+use kp_hal::{
+    Caps, DType, Device, Launch, Nanos, Queue, Result, Slice, SliceMut, Support, Unsupported, Variant, Variants,
+    op::{
+        Acc, Act, Addend, Align, Epilogue, Format, Gate, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs,
+        Grouping, Order, ScaleLayout, Scheme, Sparsity, Spec,
+    },
+};
+use std::{ffi::c_void, sync::Arc};
+
+/// One variant: macros of the source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tile {
+    m: u32,
+    n: u32,
+    stages: u32,
+    cluster_m: u32,
+    cluster_n: u32,
+    boxes: u32,
+}
+
+/// A row of a kernel's table.
+pub(crate) const fn tile(m: u32, n: u32, stages: u32, (cluster_m, cluster_n): (u32, u32), boxes: u32) -> Tile {
+    Tile { m, n, stages, cluster_m, cluster_n, boxes }
+}
+
+/// A kernel on the header.
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    pub(crate) source: &'static Source,
+    /// Append only, because wisdom names variants by their place.
+    pub(crate) tiles: &'static [Tile],
+    /// Type of A and B.
+    pub(crate) dtype: DType,
+    /// Rows of A and of B that share a scale for 128 of k; `None` if nothing is scaled.
+    pub(crate) scales: Option<(u16, u16)>,
+}
+
+/// The last parameter of the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Args {
+    a_scale: u64,
+    b_scale: u64,
+    a_scale_batch: i64,
+    b_scale_batch: i64,
+    a_scale_row: u32,
+    a_scale_k: u32,
+    b_scale_row: u32,
+    b_scale_k: u32,
+    d: u64,
+    d_batch: i64,
+    groups: u64,
+    m: i32,
+    n: i32,
+    k: i32,
+    batch: i32,
+    a_step: i32,
+    b_step: i32,
+    d_row: u32,
+    band: i32,
+    d_copies: i32,
+    alpha: f32,
+}
+
+const _: () = assert!(size_of::<Args>() == 112);
+
+impl Tile {
+    const fn consumers(&self) -> u32 {
+        if self.m == 64 { 1 } else { 2 }
+    }
+
+    const fn cluster(&self) -> u32 {
+        self.cluster_m * self.cluster_n
+    }
+
+    /// Columns of a box of D whose elements have `bytes` bytes.
+    const fn store(&self, bytes: u32) -> u32 {
+        gcd(self.n, 128 / bytes)
+    }
+}
+
+const fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl Family {
+    /// Which variants run a product, whose rows are grouped or not. Each element's sum goes along k in steps of one size,
+    /// so any promise about bits is kept.
+    pub(crate) fn supports(&self, caps: &Caps, spec: &GemmSpec, grouping: Option<Grouping>, align: Align) -> Support {
+        if !caps.has("wgmma") {
+            return Err(Unsupported::Arch { need: "sm_90a", got: caps.arch.to_string() });
+        }
+        self.operands(spec)?;
+        plain(spec)?;
+        for (dim, got) in [("batch", spec.batch), ("m", spec.m), ("n", spec.n), ("k", spec.k)] {
+            if got == 0 {
+                return Err(Unsupported::TooSmall { dim, min: 1, got: 0 });
+            }
+            if got >= 1 << 31 {
+                return Err(Unsupported::TooLarge { dim, max: (1 << 31) - 1, got: got.into() });
+            }
+        }
+        let row_batch = if grouping == Some(Grouping::Contiguous) { 1 } else { spec.batch };
+        maps::check(&spec.a, ["ld of a", "batch stride of a"], row_batch, align)?;
+        maps::check(&spec.b, ["ld of b", "batch stride of b"], spec.batch, align)?;
+        let tiles = |tile: &Tile| {
+            u64::from(spec.m.div_ceil(tile.m) + 1) * u64::from(spec.n.div_ceil(tile.n)) * u64::from(spec.batch)
+        };
+        let otherwise = Unsupported::SharedMemory { need: 220 << 10, have: caps.shared_bytes.into() };
+        Variants::filter(self.tiles.len() as u8, otherwise, |v| {
+            let tile = &self.tiles[usize::from(v.0)];
+            self.shared_bytes(tile, spec.d.dtype()) <= caps.shared_bytes && tiles(tile) < 1 << 31
+        })
+    }
+
+    fn operands(&self, spec: &GemmSpec) -> Check {
+        let scheme = |outer| Scheme::Block { outer, inner: 128 };
+        let wanted = self.scales.map_or((Scheme::None, Scheme::None), |(a, b)| (scheme(a), scheme(b)));
+        for (operand, matrix, order, scheme) in
+            [("a", &spec.a, Order::Row, wanted.0), ("b", &spec.b, Order::Col, wanted.1)]
+        {
+            if matrix.dtype() != self.dtype {
+                return Err(Unsupported::DType { operand, got: matrix.dtype() });
+            }
+            if matrix.format.scheme != scheme {
+                return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
+            }
+            if matrix.order != order {
+                return Err(Unsupported::Layout { operand, got: matrix.order.to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    fn shared_bytes(&self, tile: &Tile, d: DType) -> u32 {
+        let d_bytes = d.bits() / 8;
+        let box_bytes = 16 * tile.store(d_bytes) * d_bytes;
+        let zone = gcd(tile.n, 128);
+        let (a_scales, b_scales) = match self.scales {
+            None => (0, 0),
+            Some((_, 1)) => (tile.m, tile.n),
+            Some(_) => (tile.m, (tile.n / zone).next_multiple_of(4)),
+        };
+        let bytes = tile.stages * ((tile.m + tile.n) * 128 + (a_scales + b_scales) * 4)
+            + tile.consumers() * 4 * tile.boxes * box_bytes;
+        bytes.next_multiple_of(8) + tile.stages * 16
+    }
+
+    fn build(&self, tile: &Tile, d: DType, grouping: Option<Grouping>) -> Build {
+        let out = match d {
+            DType::Bf16 => 0,
+            DType::F16 => 1,
+            _ => 2,
+        };
+        let numbers = [
+            ("BM", tile.m),
+            ("BN", tile.n),
+            ("STAGES", tile.stages),
+            ("CLUSTER_M", tile.cluster_m),
+            ("CLUSTER_N", tile.cluster_n),
+            ("BOXES", tile.boxes),
+            ("OUT", out),
+            ("GROUPING", grouping_number(grouping)),
+        ];
+        let defines = numbers.map(|(name, number)| (name, number.to_string())).to_vec();
+        Build { source: self.source, entry: "gemm", defines }
+    }
+
+    /// Every build there is, for products grouped so.
+    pub(crate) fn builds(&self, groupings: &[Option<Grouping>]) -> Vec<Build> {
+        let outs = [DType::Bf16, DType::F16, DType::F32];
+        let of_tile = |tile| groupings.iter().flat_map(move |&g| outs.map(|d| self.build(tile, d, g)));
+        self.tiles.iter().flat_map(of_tile).collect()
+    }
+
+    /// Rounds of tiles at the pace of matrix unit, L2 or memory; groups are taken to be equally large.
+    pub(crate) fn estimate(&self, caps: &Caps, spec: &GemmSpec, grouping: Option<Grouping>, variant: Variant) -> Nanos {
+        let tile = &self.tiles[usize::from(variant.0)];
+        let units = f64::from(caps.units.max(1));
+        let clock = if caps.clock_hz > 0.0 { caps.clock_hz } else { 1.5e9 };
+        let (groups, rows) = match grouping {
+            Some(Grouping::Contiguous) => (f64::from(spec.batch), f64::from(spec.m) / f64::from(spec.batch)),
+            // What is masked is the most there may be: half of it is used, say.
+            Some(Grouping::Masked) => (f64::from(spec.batch), f64::from(spec.m) / 2.0),
+            None => (f64::from(spec.batch), f64::from(spec.m)),
+        };
+        let (cm, cn) = (f64::from(tile.cluster_m), f64::from(tile.cluster_n));
+        let (m, n) = (f64::from(tile.m), f64::from(tile.n));
+        let clusters = groups * (rows / (m * cm)).ceil() * (f64::from(spec.n) / (n * cn)).ceil();
+        let full = (units / f64::from(tile.cluster())).floor();
+        let k = f64::from(spec.k.div_ceil(1024 / self.dtype.bits()));
+        let per_cycle = caps.rates.get(self.dtype) / units / clock;
+        let multiply = 2.0 * m * n * f64::from(1024 / self.dtype.bits()) / per_cycle;
+        // A product of one warpgroup waits for its scaling; two take turns.
+        let scaling = if self.scales.is_none() {
+            1.0
+        } else if tile.m == 64 {
+            ALONE
+        } else {
+            IN_TURN
+        };
+        let copy = (m / cn + n / cm) * 128.0 / L2_PER_CYCLE;
+        let step = (multiply * scaling / POWER).max(copy) + STEP;
+        let store = m * n * f64::from(spec.d.dtype().bits()) / 8.0 / STORE_PER_CYCLE;
+        let cycles = (clusters / full).ceil() * (k * step + TILE + store);
+        let busy = (clusters.min(full) * f64::from(tile.cluster()) / units).min(0.75) / 0.75;
+        let bytes = spec.bytes() as f64 / (caps.bytes_per_s * MEMORY * busy);
+        Nanos::from_secs(START + (cycles / clock).max(bytes + TILE / clock))
+    }
+
+    /// A product made ready.
+    pub(crate) fn ready(
+        &'static self,
+        device: &Arc<dyn Device>,
+        spec: &GemmSpec,
+        grouping: Option<Grouping>,
+        variant: Variant,
+    ) -> Result<Ready> {
+        let device: &NvidiaDevice = device.downcast_ref().expect("a device of this backend");
+        let tile = &self.tiles[usize::from(variant.0)];
+        let function = device.function(&self.build(tile, spec.d.dtype(), grouping))?;
+        let d_bytes = spec.d.dtype().bits() / 8;
+        let mut config = Config::new([tile.cluster(), 1, 1], 128 * (1 + tile.consumers()));
+        config.cluster = tile.cluster();
+        config.programmatic = true;
+        config.shared_bytes = self.shared_bytes(tile, spec.d.dtype());
+        let full = device.resident_clusters(&function, &config)?.max(1);
+        let GemmSpec { batch, m, n, k, a, b, d, .. } = *spec;
+        let row_batch = if grouping == Some(Grouping::Contiguous) { 1 } else { batch };
+        let (units_m, units_n) = (m.div_ceil(tile.m * tile.cluster_m), n.div_ceil(tile.n * tile.cluster_n));
+        let units = u64::from(units_m) * u64::from(units_n) * u64::from(batch);
+        // How many tiles a group of rows has is known to the device only.
+        let clusters = if grouping.is_some() { full } else { units.min(full.into()) as u32 };
+        config.grid[0] = clusters * tile.cluster();
+        let step = 1024 / self.dtype.bits();
+        let store = tile.store(d_bytes);
+        let swizzle = match store * d_bytes {
+            128 => Swizzle::Bytes128,
+            64 => Swizzle::Bytes64,
+            32 => Swizzle::Bytes32,
+            _ => Swizzle::None,
+        };
+        let whole = |elements: u64| (elements * u64::from(d_bytes)).is_multiple_of(16);
+        let d_copies = whole(n.into()) && whole(d.ld.into()) && (row_batch == 1 || whole(d.stride));
+        let (a_row, a_k, a_batch) = steps(a.format, (m, k));
+        let (b_row, b_k, b_batch) = steps(b.format, (n, k));
+        // As many rows of tiles side by side as make the tiles at work together a square.
+        let side = f64::from(clusters) * f64::from(tile.n * tile.cluster_n) / f64::from(tile.m * tile.cluster_m);
+        let args = Args {
+            a_scale_batch: if row_batch > 1 { a_batch } else { 0 },
+            b_scale_batch: b_batch,
+            a_scale_row: a_row,
+            a_scale_k: a_k,
+            b_scale_row: b_row,
+            b_scale_k: b_k,
+            d_batch: d.stride as i64,
+            m: m as i32,
+            n: n as i32,
+            k: k as i32,
+            batch: batch as i32,
+            a_step: i32::from(row_batch > 1 && a.stride != 0),
+            b_step: i32::from(batch > 1 && b.stride != 0),
+            d_row: d.ld,
+            band: (side.sqrt().round() as u32).clamp(1, units_m.max(1)) as i32,
+            d_copies: d_copies.into(),
+            ..Args::default()
+        };
+        Ok(Ready {
+            name: self.name,
+            function,
+            config,
+            a: Map::of(&a, (m, k, row_batch), [step, tile.m / tile.cluster_n], Swizzle::Bytes128),
+            b: Map::of(&b, (k, n, batch), [step, tile.n / tile.cluster_m], Swizzle::Bytes128),
+            d: d_copies.then(|| Map::of(&d, (m, n, row_batch), [store, 16], swizzle)),
+            args,
+        })
+    }
+}
+
+/// Whether D is stored as it is summed, in a type that the source knows.
+fn plain(spec: &GemmSpec) -> Check {
+    let option = |option, got: String| Err(Unsupported::Option { option, got });
+    if spec.d.order != Order::Row {
+        return Err(Unsupported::Layout { operand: "d", got: spec.d.order.to_string() });
+    }
+    if !matches!(spec.d.dtype(), DType::Bf16 | DType::F16 | DType::F32) {
+        return Err(Unsupported::DType { operand: "d", got: spec.d.dtype() });
+    }
+    if !matches!(spec.acc, Acc::F32 | Acc::F32Fast) {
+        return option("acc", spec.acc.to_string());
+    }
+    if spec.sparsity != Sparsity::Dense {
+        return option("sparse", spec.sparsity.to_string());
+    }
+    if spec.c != Addend::None {
+        return option("c", spec.c.to_string());
+    }
+    let Epilogue { bias, act, gate, residual } = spec.epilogue;
+    if let Some(got) = bias {
+        return Err(Unsupported::DType { operand: "bias", got });
+    }
+    if let Some(got) = residual {
+        return Err(Unsupported::DType { operand: "residual", got });
+    }
+    if gate != Gate::None {
+        return option("gate", gate.to_string());
+    }
+    if act != Act::Identity {
+        return option("act", act.to_string());
+    }
+    Ok(())
+}
+
+/// Distances of scales along outer and inner, and from one matrix to the next.
+fn steps(format: Format, (outer, inner): (u32, u32)) -> (u32, u32, i64) {
+    let (outer_blocks, inner_blocks) = format.blocks(outer, inner);
+    let count = format.scale_count(outer, inner) as i64;
+    match format.scales {
+        ScaleLayout::Outer => (1, outer_blocks.next_multiple_of(4), count),
+        ScaleLayout::Inner | ScaleLayout::Tiles => (inner_blocks, 1, count),
+    }
+}
+
+const fn grouping_number(grouping: Option<Grouping>) -> u32 {
+    match grouping {
+        None => 0,
+        Some(Grouping::Contiguous) => 1,
+        Some(Grouping::Masked) => 2,
+    }
+}
+
+/// A product made ready.
+pub(crate) struct Ready {
+    name: &'static str,
+    function: Function,
+    config: Config,
+    a: Map,
+    b: Map,
+    /// `None` if D is not aligned enough for the copy engine.
+    d: Option<Map>,
+    args: Args,
+}
+
+/// A launch's addresses and its scalar.
+struct Buffers {
+    a: u64,
+    b: u64,
+    d: u64,
+    a_scale: u64,
+    b_scale: u64,
+    groups: u64,
+    alpha: f32,
+}
+
+impl Buffers {
+    fn new(
+        [a, b]: [&Slice<'_>; 2],
+        d: &SliceMut<'_>,
+        [a_scale, b_scale]: [&Option<Slice<'_>>; 2],
+        groups: u64,
+        alpha: f32,
+    ) -> Self {
+        let addr = |slice: &Option<Slice<'_>>| slice.as_ref().map_or(0, Slice::addr);
+        Self { a: a.addr(), b: b.addr(), d: d.addr(), a_scale: addr(a_scale), b_scale: addr(b_scale), groups, alpha }
+    }
+}
+
+impl Launch<Gemm> for Ready {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
+        let buffers = Buffers::new([&args.a, &args.b], &args.d, [&args.a_scale, &args.b_scale], 0, args.alpha);
+        // SAFETY: passed on.
+        unsafe { self.enqueue(queue, &buffers) }
+    }
+}
+
+impl Launch<GroupedGemm> for Ready {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GroupedGemmArgs<'_>) -> Result<()> {
+        let scales = [&args.a_scale, &args.b_scale];
+        let buffers = Buffers::new([&args.a, &args.b], &args.d, scales, args.groups.addr(), args.alpha);
+        // SAFETY: passed on.
+        unsafe { self.enqueue(queue, &buffers) }
+    }
+}
+
+impl Ready {
+    /// # Safety
+    /// As `Launch::launch`, whose arguments `buffers` are.
+    unsafe fn enqueue(&self, queue: &mut dyn Queue, buffers: &Buffers) -> Result<()> {
+        let queue: &mut NvidiaQueue = queue.downcast_mut().expect("same device, so same backend");
+        let Buffers { a, b, d, a_scale, b_scale, groups, alpha } = *buffers;
+        let mut args = Args { a_scale, b_scale, d, groups, alpha, ..self.args };
+        let mut a_map = queue.tensor_map(self.a.id, a, &self.a.tensor)?;
+        let mut b_map = queue.tensor_map(self.b.id, b, &self.b.tensor)?;
+        // A map must be passed even if it is not read.
+        let mut d_map = match &self.d {
+            Some(map) => queue.tensor_map(map.id, d, &map.tensor)?,
+            None => a_map,
+        };
+        let mut pointers: [*mut c_void; 4] =
+            [(&raw mut a_map).cast(), (&raw mut b_map).cast(), (&raw mut d_map).cast(), (&raw mut args).cast()];
+        // SAFETY: the function came from the plan's device and takes three maps and `Args`; the rest is the caller's promise.
+        unsafe { queue.launch(self.name, &self.function, &self.config, &mut pointers) }
+    }
+}
+
+// Fitted to an H200's times, in cycles unless said.
+
+/// Of the peak, what large products sustain at the card's power.
+const POWER: f64 = 0.74;
+/// What scaling adds where nothing else runs meanwhile, and where another warpgroup does.
+const ALONE: f64 = 1.35;
+const IN_TURN: f64 = 1.1;
+/// Bytes per unit and cycle from L2.
+const L2_PER_CYCLE: f64 = 46.0;
+/// Of one k block.
+const STEP: f64 = 60.0;
+/// Filling and draining a tile's pipeline.
+const TILE: f64 = 1500.0;
+/// Bytes per unit and cycle of D.
+const STORE_PER_CYCLE: f64 = 40.0;
+/// Of the memory's peak.
+const MEMORY: f64 = 0.85;
+/// From the launch to the first copy, in seconds.
+const START: f64 = 3.0e-6;
