@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Names of the library, newest first. An older major compiles for older devices, and a newer one for none of them.
+/// Names of the library, newest first: a new one knows more devices, and a driver is seldom older than the toolkit beside it.
 #[cfg(not(windows))]
 pub(super) const NAMES: &[&str] = &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"];
 #[cfg(windows)]

@@ -140,4 +140,27 @@ mod tests {
             assert!(found.is_none_or(|found| found == cubin), "byte {at} altered");
         }
     }
+
+    /// In a program that embeds a pack: each entry is a build of today's sources, and comes before any compiler.
+    #[cfg(feature = "pack")]
+    #[test]
+    fn the_embedded_pack_serves_this_crate() {
+        use crate::compile::{ARCHS, builds, cubin};
+        let pack = embedded().expect("KP_NVIDIA_PACK names a pack");
+        let mut served = std::collections::BTreeSet::new();
+        for (arch, listed) in ARCHS.iter().flat_map(|arch| builds(arch).into_iter().map(move |listed| (arch, listed))) {
+            let key = Key::new(&listed.build, arch);
+            if let Some(found) = pack.find(&key) {
+                assert!(found.starts_with(b"\x7fELF"), "{listed} for {arch}");
+                assert!(cubin(&listed.build, arch).is_ok_and(|cubin| cubin == found), "{listed} for {arch}");
+                served.insert(key);
+            }
+        }
+        assert!(
+            !served.is_empty() && served.len() == pack.len(),
+            "{} of {} entries are served",
+            served.len(),
+            pack.len()
+        );
+    }
 }
