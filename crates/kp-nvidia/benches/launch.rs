@@ -19,6 +19,19 @@ const PTX: &str = "
 {
     ret;
 }
+.visible .entry spin(.param .u64 ns)
+{
+    .reg .u64 %n, %from, %to, %d;
+    .reg .pred %more;
+    ld.param.u64 %n, [ns];
+    mov.u64 %from, %globaltimer;
+again:
+    mov.u64 %to, %globaltimer;
+    sub.u64 %d, %to, %from;
+    setp.lt.u64 %more, %d, %n;
+    @%more bra again;
+    ret;
+}
 \0";
 
 fn main() {
@@ -60,7 +73,7 @@ fn measure(device: &Arc<dyn Device>, rounds: usize) {
         println!("{what}: {:.0}", median((0..rounds).map(|_| timed(&mut *queue, &mut *call)).collect()));
     };
     let mut buffer = device.clone().alloc(1 << 20, MemoryKind::Device).expect("there is room");
-    one("mark", &mut |queue| drop(queue.mark().expect("no fault")));
+    one("mark", &mut |queue| assert!(queue.mark().expect("no fault").seq > 0));
     one("fill of 1 KiB", &mut |queue| queue.fill(buffer.slice_mut().at(0..1024), 1).expect("this device's"));
     for bytes in [64_usize, 4096, 65_536, 1 << 20] {
         let source = vec![1; bytes];
@@ -80,6 +93,73 @@ fn measure(device: &Arc<dyn Device>, rounds: usize) {
         });
     }
     one("sync of an idle queue", &mut |queue| queue.sync().expect("no fault"));
+    one("launch and sync", &mut |queue| {
+        kp_launch(queue, &function, &plain);
+        queue.sync().expect("no fault");
+    });
+    let context = current();
+    // SAFETY: the context that is current already.
+    one("driver: cuCtxSetCurrent", &mut |_| assert_eq!(unsafe { sys::cuCtxSetCurrent(context) }, OK));
+    one("driver: cuCtxGetCurrent", &mut |_| assert_eq!(current(), context));
+    transfers(device, &mut *queue, rounds.min(10));
+}
+
+const OK: sys::CUresult = sys::CUresult::CUDA_SUCCESS;
+
+fn current() -> sys::CUcontext {
+    let mut context = ptr::null_mut();
+    // SAFETY: asks for a pointer.
+    assert_eq!(unsafe { sys::cuCtxGetCurrent(&mut context) }, OK);
+    context
+}
+
+/// Bytes between the host and the device, and whether the host waits for the work before them.
+fn transfers(device: &Arc<dyn Device>, queue: &mut dyn Queue, rounds: usize) {
+    let ours: &NvidiaDevice = device.downcast_ref().expect("a device of this backend");
+    // SAFETY: PTX that ends with NUL.
+    let spin = unsafe { ours.load(PTX.as_bytes(), "spin") }.expect("the driver takes plain PTX");
+    for bytes in [64 << 10, 1 << 20, 16 << 20, 256 << 20] {
+        let mut there = device.clone().alloc(bytes, MemoryKind::Device).expect("there is room");
+        let pinned = device.clone().alloc(bytes, MemoryKind::Pinned).expect("there is room");
+        let mut here = vec![1; bytes as usize];
+        let [mut up, mut down, mut copied, mut behind] = [const { Vec::new() }; 4];
+        for _ in 0..rounds {
+            let seconds = |queue: &mut dyn Queue, work: &mut dyn FnMut(&mut dyn Queue)| {
+                queue.sync().expect("no fault");
+                let start = Instant::now();
+                work(queue);
+                let host = start.elapsed();
+                queue.sync().expect("no fault");
+                (host.as_secs_f64(), start.elapsed().as_secs_f64())
+            };
+            up.push(seconds(queue, &mut |queue| queue.upload(there.slice_mut(), &here).expect("same length")).1);
+            down.push(seconds(queue, &mut |queue| queue.download(&mut here, there.slice()).expect("same length")).1);
+            copied.push(
+                seconds(queue, &mut |queue| queue.copy(there.slice_mut(), pinned.slice()).expect("same length")).1,
+            );
+            behind.push(
+                seconds(queue, &mut |queue| {
+                    spin_for(queue, &spin, 20_000_000);
+                    queue.upload(there.slice_mut(), &here).expect("same length");
+                })
+                .0,
+            );
+        }
+        let rate = |times: Vec<f64>| bytes as f64 / median(times) / 1e9;
+        let (up, down, copied) = (rate(up), rate(down), rate(copied));
+        println!(
+            "{bytes} bytes: upload {up:.1}, download {down:.1}, copy from pinned {copied:.1} GB/s; \
+             an upload behind 20 ms of work returns after {:.2} ms",
+            median(behind) * 1e3
+        );
+    }
+}
+
+fn spin_for(queue: &mut dyn Queue, spin: &Function, mut nanos: u64) {
+    let queue: &mut NvidiaQueue = queue.downcast_mut().expect("a queue of this backend");
+    let mut params = [(&raw mut nanos).cast::<c_void>()];
+    // SAFETY: external to all memory; one 64-bit parameter, as the kernel has.
+    unsafe { queue.launch("spin", spin, &Config::new([1, 1, 1], 1), &mut params) }.expect("a plain launch");
 }
 
 /// Nanoseconds per call.
@@ -139,5 +219,5 @@ fn raw_launch(queue: &mut dyn Queue, function: &Function, config: &Config) {
     let result = unsafe {
         sys::cuLaunchKernelEx(&raw, function.raw_ptr() as sys::CUfunction, params.as_mut_ptr(), ptr::null_mut())
     };
-    assert_eq!(result, sys::CUresult::CUDA_SUCCESS);
+    assert_eq!(result, OK);
 }

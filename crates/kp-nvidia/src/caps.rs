@@ -233,3 +233,124 @@ fn rates(generation: &Generation, cycles: f64, geforce: bool) -> Rates {
         .with(&[I8, U8], i8s)
         .with(&[I4, U4], or(matrix(i4), i8s))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Name, compute capability, SMs, clocks in MHz, bus in bits, then peaks as datasheets give them, in Tflop/s: f32, dense
+    /// bf16 or f16, dense FP8, dense FP4, dense int8; and memory in GB/s. 0 where there is none.
+    type Card = (&'static str, u32, u32, [u32; 2], u32, [f64; 5], f64);
+
+    const CARDS: &[Card] = &[
+        ("Tesla V100-SXM2-16GB", 70, 80, [1530, 877], 4096, [15.7, 125.0, 0.0, 0.0, 0.0], 900.0),
+        ("Tesla T4", 75, 40, [1590, 5001], 256, [8.1, 65.0, 0.0, 0.0, 130.0], 320.0),
+        ("NVIDIA A100-SXM4-80GB", 80, 108, [1410, 1593], 5120, [19.5, 312.0, 0.0, 0.0, 624.0], 2039.0),
+        ("NVIDIA GeForce RTX 3090", 86, 82, [1695, 9751], 384, [35.6, 71.0, 0.0, 0.0, 284.0], 936.0),
+        ("NVIDIA A40", 86, 84, [1740, 7251], 384, [37.4, 149.7, 0.0, 0.0, 299.3], 696.0),
+        ("NVIDIA GeForce RTX 4090", 89, 128, [2520, 10501], 384, [82.6, 165.2, 330.3, 0.0, 660.6], 1008.0),
+        ("NVIDIA L40S", 89, 142, [2520, 9001], 384, [91.6, 362.0, 733.0, 0.0, 733.0], 864.0),
+        ("NVIDIA H100 80GB HBM3", 90, 132, [1980, 2619], 5120, [66.9, 989.4, 1978.9, 0.0, 1978.9], 3350.0),
+        ("NVIDIA H200", 90, 132, [1980, 3201], 6144, [66.9, 989.4, 1978.9, 0.0, 1978.9], 4800.0),
+        ("NVIDIA B200", 100, 148, [1965, 3996], 8192, [75.0, 2250.0, 4500.0, 9000.0, 4500.0], 8000.0),
+        ("NVIDIA GeForce RTX 5090", 120, 170, [2407, 14001], 512, [104.8, 209.5, 419.0, 1676.0, 838.0], 1792.0),
+    ];
+
+    fn facts(&(name, version, units, [clock, memory_clock], bus, ..): &Card) -> Facts {
+        Facts {
+            name: name.into(),
+            major: version / 10,
+            minor: version % 10,
+            units,
+            max_threads: 1024,
+            registers: 65_536,
+            shared_bytes: 99 << 10,
+            l2_bytes: 4 << 20,
+            memory_bytes: 16 << 30,
+            clock_khz: clock * 1000,
+            memory_clock_khz: memory_clock * 1000,
+            memory_bus_bits: bus,
+            clusters: version >= 90,
+            tensor_maps: version >= 90,
+            pools: true,
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn peaks_are_those_of_datasheets() {
+        for card in CARDS {
+            let (name, .., peaks, gigabytes) = *card;
+            let caps = of(&facts(card));
+            for (t, tera) in [F32, F16, E4m3, E2m1, I8].into_iter().zip(peaks) {
+                assert_eq!(caps.mma.contains(t), tera > 0.0 && t != F32, "{name}: {t}");
+                let ratio = caps.rates.get(t) / (tera * 1e12);
+                assert!(tera == 0.0 || (0.95..1.08).contains(&ratio), "{name}: {t} is {ratio} of the datasheet's");
+            }
+            let ratio = caps.bytes_per_s / (gigabytes * 1e9);
+            assert!((0.97..1.03).contains(&ratio), "{name}: bandwidth is {ratio} of the datasheet's");
+        }
+    }
+
+    #[test]
+    fn each_architecture_has_its_name_and_instructions() {
+        let of = |version| {
+            of(&Facts {
+                major: version / 10,
+                minor: version % 10,
+                clusters: version >= 90,
+                tensor_maps: version >= 90,
+                ..Facts::default()
+            })
+        };
+        for (version, arch, features) in [
+            (70, "sm_70", &[][..]),
+            (75, "sm_75", &[]),
+            (80, "sm_80", &["cp.async"]),
+            (86, "sm_86", &["cp.async"]),
+            (87, "sm_87", &["cp.async"]),
+            (88, "sm_88", &["cp.async"]),
+            (89, "sm_89", &["cp.async", "fp8"]),
+            (90, "sm_90a", &["clusters", "cp.async", "fp8", "pdl", "tma", "wgmma"]),
+            (100, "sm_100a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tcgen05", "tma"]),
+            (103, "sm_103a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tcgen05", "tma"]),
+            (110, "sm_110a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tcgen05", "tma"]),
+            (120, "sm_120a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tma"]),
+            (121, "sm_121a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tma"]),
+        ] {
+            let caps = of(version);
+            assert_eq!((&*caps.arch, caps.arch_version), (arch, version));
+            assert_eq!(caps.features, features, "{arch}");
+            assert_eq!(caps.mma.contains(Bf16), version >= 80, "{arch}");
+            assert_eq!(caps.mma.contains(E5m2), version >= 89, "{arch}");
+            assert_eq!(caps.mma.contains(E2m1), version >= 100, "{arch}");
+        }
+    }
+
+    #[test]
+    fn a_generation_that_is_not_known_is_taken_for_the_last_before_it() {
+        assert!(generation(130).of.contains(&120) && generation(79).of.contains(&75) && generation(60).of.is_empty());
+    }
+
+    #[test]
+    fn unknown_clocks_leave_rooflines_finite() {
+        let caps = of(&Facts { name: "NVIDIA GB10".into(), major: 12, minor: 1, integrated: true, ..Facts::default() });
+        assert_eq!(caps.kind, DeviceKind::IntegratedGpu);
+        assert!(DType::ALL.iter().all(|&t| caps.rates.get(t) > 0.0) && caps.bytes_per_s > 0.0);
+    }
+
+    #[test]
+    fn capabilities_agree_with_those_that_dispatch_is_tested_with() {
+        for (name, version) in [("h200", 90), ("b200", 100), ("rtx_4090", 89), ("rtx_5090", 120)] {
+            let written = kp_testkit::caps::ALL.iter().find(|(other, _)| *other == name).expect("it is there").1();
+            let own =
+                CARDS.iter().rev().find(|card| card.1 == version && !card.0.contains("L40S")).expect("it is there");
+            let caps = of(&facts(own));
+            assert_eq!((caps.arch, caps.units, caps.lanes), (written.arch, written.units, written.lanes));
+            for t in written.mma.iter() {
+                let ratio = caps.rates.get(t) / written.rates.get(t);
+                assert!((0.9..1.1).contains(&ratio), "{name}: {t} is {ratio} of what is written");
+            }
+        }
+    }
+}

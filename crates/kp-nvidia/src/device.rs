@@ -8,11 +8,13 @@ use crate::{
     launch::Function,
     memory::Memory,
     modules::{Limits, Modules},
+    peaks,
     queue::NvidiaQueue,
     timeline::Timelines,
 };
 use kp_hal::{
-    Backend, Buffer, Device, DeviceId, DeviceInfo, Error, ErrorKind, Kernels, MemoryInfo, MemoryKind, Queue, Result,
+    Backend, Buffer, Caps, Device, DeviceId, DeviceInfo, Error, ErrorKind, Kernels, MemoryInfo, MemoryKind, Queue,
+    Result,
 };
 use std::{
     ffi::c_void,
@@ -171,6 +173,11 @@ impl Device for NvidiaDevice {
         // SAFETY: `held` owns at least that many bytes, valid for every stream since `alloc` returned, and gives them to
         // nobody else; `host()` addresses them.
         Ok(unsafe { Buffer::from_raw(self.id, held.addr(), bytes, Arc::new(held)) })
+    }
+
+    /// Measures the bandwidth of copies; rates of arithmetic stay as stated.
+    fn measure(self: Arc<Self>) -> Result<Caps> {
+        peaks::measure(&self)
     }
 
     fn queue(self: Arc<Self>) -> Result<Box<dyn Queue>> {

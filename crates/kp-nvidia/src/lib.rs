@@ -11,6 +11,7 @@
 //! memory.rs      a stream-ordered pool; what is dropped is freed when the queues are past it
 //! modules.rs     kernels, compiled and loaded once
 //! timeline.rs    what a device knows of its queues: streams, marks, fences
+//! peaks.rs       what the device does, measured
 //! queue.rs       copies, marks, waiting, scratch
 //! graph.rs       recording and replaying
 //! fault.rs       what is known when work has failed
@@ -32,6 +33,7 @@ mod grouped_gemm;
 mod launch;
 mod memory;
 mod modules;
+mod peaks;
 mod queue;
 mod tensor_map;
 mod timeline;

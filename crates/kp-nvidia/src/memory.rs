@@ -1,21 +1,27 @@
 //! Device memory: a stream-ordered pool of our own, and pinned memory of the host.
 //!
 //! An allocation belongs to no queue and may be used by all, so it is valid, for any stream and any library, when `alloc`
-//! returns: the pool's own stream never has work to wait for. Dropping a buffer only notes it. Later, on an allocation or a
-//! sync, a *fence* is put into each queue that is busy, and what was dropped before goes back to the pool when all of its
-//! fences are passed. Queues never wait for one another because memory changes hands, and a launch pays nothing.
+//! returns: the pool's own stream never has work to wait for. Dropping a buffer only notes it. When enough is noted, a
+//! *fence* is put into each queue that is busy, and what was dropped before is free when all of its fences are passed: kept
+//! for an allocation of the same size, or given back to the pool. Queues never wait for one another because memory changes
+//! hands, and a launch pays nothing.
+
+mod dropped;
+mod idle;
 
 use crate::{
     driver::{Context, Event, NOT_READY, OUT_OF_MEMORY, Status, Stream},
+    fault::lost,
     timeline::{Fence, Timelines},
 };
 use cudarc::driver::sys::{
     CUdevice, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation,
     CUmemLocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool,
 };
+use dropped::{Dropped, Passing};
+use idle::Idle;
 use kp_hal::{Allocation, ErrorKind, MemoryInfo, MemoryKind, Result};
 use std::{
-    collections::VecDeque,
     fmt,
     ptr::{self, NonNull},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -23,9 +29,6 @@ use std::{
 
 /// What every address is a multiple of.
 const ALIGN: u64 = 256;
-
-/// Dropped bytes that are noted before anybody looks whether they can be freed.
-const NOTED: u64 = 64 << 20;
 
 /// The memory of one device.
 pub(crate) struct Memory {
@@ -37,36 +40,22 @@ pub(crate) struct Memory {
     total: u64,
     /// Most dropped bytes that may wait for their queues: how far the host may run ahead of the device.
     backlog: u64,
-    dropped: Mutex<Dropped>,
+    unused: Mutex<Unused>,
     /// Devices that were asked whether they reach this memory.
     peers: Mutex<Vec<CUdevice>>,
 }
 
-// SAFETY: the pool is a handle that the driver lets any thread use; the rest is `Send` by itself.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-/// Blocks on their way back.
-#[derive(Default)]
-struct Dropped {
-    noted: Vec<Block>,
-    noted_bytes: u64,
-    /// Oldest first.
-    fenced: VecDeque<Batch>,
-    fenced_bytes: u64,
+/// Blocks that nobody holds.
+struct Unused {
+    dropped: Dropped<Arc<Event>>,
+    device: Idle,
+    pinned: Idle,
     /// Events to fence with again.
     spare: Vec<Event>,
 }
 
-/// Blocks that are free when all events are reached.
-struct Batch {
-    blocks: Vec<Block>,
-    bytes: u64,
-    fences: Vec<Arc<Event>>,
-}
-
-#[derive(Clone, Copy)]
+/// A range of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Block {
     addr: u64,
     bytes: u64,
@@ -78,6 +67,22 @@ pub(crate) struct Held {
     memory: Arc<Memory>,
     block: Block,
 }
+
+impl Passing for Arc<Event> {
+    fn is_passed(&self) -> bool {
+        self.query().code != NOT_READY
+    }
+
+    fn wait(&self) {
+        // A failed wait means a dead context, where nothing uses anything.
+        let _ = self.synchronize();
+    }
+}
+
+// SAFETY: the pool is a handle that the driver lets any thread use; the rest is `Send` by itself.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     /// A pool on `context`'s device, which has `total` bytes.
@@ -99,9 +104,14 @@ impl Memory {
         let mut pool = ptr::null_mut();
         // SAFETY: `props` is complete; the pool is destroyed once, by `drop`.
         unsafe { context.api().cuMemPoolCreate(&mut pool, &props) }.ok()?;
-        let backlog = total / 8;
-        let (dropped, peers) = (Mutex::default(), Mutex::default());
-        let memory = Self { context, timelines, stream, pool, total, backlog, dropped, peers };
+        let unused = Unused {
+            dropped: Dropped::new(),
+            device: Idle::new(MemoryKind::Device, total / 16),
+            pinned: Idle::new(MemoryKind::Pinned, host_memory().total / 16),
+            spare: Vec::new(),
+        };
+        let (backlog, unused, peers) = (total / 8, Mutex::new(unused), Mutex::default());
+        let memory = Self { context, timelines, stream, pool, total, backlog, unused, peers };
         // Freed memory stays with the pool: giving pages back and mapping them again takes longer than most kernels.
         memory.set(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
         Ok(memory)
@@ -119,17 +129,18 @@ impl Memory {
         let Some(size) = bytes.max(1).checked_next_multiple_of(ALIGN).filter(|&size| size <= total) else {
             return Err(self.full(bytes, kind)?.into());
         };
-        self.collect(self.backlog)?;
-        let take = |size| match kind {
-            MemoryKind::Device => self.take(size),
-            MemoryKind::Pinned => self.take_pinned(size),
+        if let Some(block) = self.reuse(size, kind)? {
+            return Ok(Held { memory: self.clone(), block });
+        }
+        let make = || match kind {
+            MemoryKind::Device => self.make(size),
+            MemoryKind::Pinned => self.make_pinned(size),
         };
-        let (mut status, mut addr) = take(size)?;
+        let (mut status, mut addr) = make()?;
         if status.code == OUT_OF_MEMORY {
-            self.collect(0)?;
-            // SAFETY: the pool is alive. A refusal leaves what there is.
-            let _ = unsafe { self.context.api().cuMemPoolTrimTo(self.pool, 0) };
-            (status, addr) = take(size)?;
+            self.collect(&mut self.unused(), true, 0)?;
+            self.let_go();
+            (status, addr) = make()?;
         }
         match status.code {
             0 => Ok(Held { memory: self.clone(), block: Block { addr, bytes: size, kind } }),
@@ -138,7 +149,26 @@ impl Memory {
         }
     }
 
-    fn take(&self, bytes: u64) -> Result<(Status, u64)> {
+    /// A block that was used before.
+    fn reuse(&self, bytes: u64, kind: MemoryKind) -> Result<Option<Block>> {
+        if let Some(error) = self.timelines.lost() {
+            return Err(lost(error));
+        }
+        let mut unused = self.unused();
+        self.collect(&mut unused, false, self.backlog)?;
+        Ok(unused.idle(kind).take(bytes))
+    }
+
+    /// Gives everything unused back to the system.
+    fn let_go(&self) {
+        let mut unused = self.unused();
+        let blocks = [unused.device.drain(), unused.pinned.drain()].concat();
+        blocks.into_iter().for_each(|block| self.free(block));
+        // SAFETY: the pool is alive. A refusal leaves what there is.
+        let _ = unsafe { self.context.api().cuMemPoolTrimTo(self.pool, 0) };
+    }
+
+    fn make(&self, bytes: u64) -> Result<(Status, u64)> {
         self.context.enter()?;
         let mut addr = 0;
         // SAFETY: pool and stream are alive and of one device.
@@ -152,7 +182,7 @@ impl Memory {
         Ok((self.stream.synchronize(), addr))
     }
 
-    fn take_pinned(&self, bytes: u64) -> Result<(Status, u64)> {
+    fn make_pinned(&self, bytes: u64) -> Result<(Status, u64)> {
         /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context. `CU_MEMHOSTALLOC_DEVICEMAP`: addressed by the device.
         /// Not `WRITECOMBINED`, which the host reads at a hundredth of its speed.
         const PORTABLE_AND_MAPPED: u32 = 0x1 | 0x2;
@@ -169,7 +199,8 @@ impl Memory {
     /// # Errors
     /// `Driver` or `Fault`.
     pub(crate) fn info(&self) -> Result<MemoryInfo> {
-        self.collect(self.backlog)?;
+        self.recycle()?;
+        let idle = self.unused().device.bytes();
         self.context.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the context is current.
@@ -177,7 +208,7 @@ impl Memory {
         let reserved = self.ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
         let used = self.ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
         let total = total as u64;
-        Ok(MemoryInfo { free: (free as u64 + reserved.saturating_sub(used)).min(total), total })
+        Ok(MemoryInfo { free: (free as u64 + reserved.saturating_sub(used) + idle).min(total), total })
     }
 
     fn full(&self, wanted: u64, kind: MemoryKind) -> Result<ErrorKind> {
@@ -188,36 +219,34 @@ impl Memory {
         Ok(ErrorKind::OutOfMemory { wanted, free, total })
     }
 
-    /// Frees what the queues are past, waiting until at most `backlog` bytes are left that they may still use.
+    /// Frees what was dropped and the queues are past.
     ///
     /// # Errors
     /// `Driver`.
-    pub(crate) fn collect(&self, backlog: u64) -> Result<()> {
-        let mut dropped = self.dropped();
-        self.fence(&mut dropped)?;
-        while let Some(batch) = dropped.fenced.front() {
-            if dropped.fenced_bytes > backlog {
-                // A failed wait means a dead context, where nothing uses anything.
-                batch.fences.iter().for_each(|event| drop(event.synchronize()));
-            } else if batch.fences.iter().any(|event| event.query().code == NOT_READY) {
-                break;
+    pub(crate) fn recycle(&self) -> Result<()> {
+        self.collect(&mut self.unused(), true, u64::MAX)
+    }
+
+    /// Fences what was dropped, if `all` of it or enough, and takes what is free, waiting until at most `backlog` bytes are
+    /// not.
+    fn collect(&self, unused: &mut Unused, all: bool, backlog: u64) -> Result<()> {
+        if unused.dropped.wants_fence() || (all && !unused.dropped.is_fenced()) {
+            self.fence(unused)?;
+        }
+        while let Some(batch) = unused.dropped.take(backlog) {
+            unused.spare.extend(batch.fences.into_iter().filter_map(Arc::into_inner));
+            for block in batch.blocks {
+                let _ = unused.idle(block.kind).keep(block).map_err(|block| self.free(block));
             }
-            let batch = dropped.fenced.pop_front().expect("it was just seen");
-            dropped.fenced_bytes -= batch.bytes;
-            dropped.spare.extend(batch.fences.into_iter().filter_map(Arc::into_inner));
-            batch.blocks.into_iter().for_each(|block| self.free(block));
         }
         Ok(())
     }
 
     /// Puts a fence behind everything that may use the blocks noted so far.
-    fn fence(&self, dropped: &mut Dropped) -> Result<()> {
-        if dropped.noted.is_empty() {
-            return Ok(());
-        }
+    fn fence(&self, unused: &mut Unused) -> Result<()> {
         let mut fences = self.timelines.visitors();
         for timeline in self.timelines.all() {
-            let spare = || dropped.spare.pop().map_or_else(|| Event::untimed(&self.context), Ok);
+            let spare = || unused.spare.pop().map_or_else(|| Event::untimed(&self.context), Ok);
             match timeline.fence(spare)? {
                 Fence::Passed => {}
                 Fence::At(event) => fences.push(event),
@@ -225,9 +254,7 @@ impl Memory {
                 Fence::Unknown => return Ok(()),
             }
         }
-        let (blocks, bytes) = (std::mem::take(&mut dropped.noted), std::mem::take(&mut dropped.noted_bytes));
-        dropped.fenced_bytes += bytes;
-        dropped.fenced.push_back(Batch { blocks, bytes, fences });
+        unused.dropped.fence(fences);
         Ok(())
     }
 
@@ -237,7 +264,7 @@ impl Memory {
         let _ = match block.kind {
             // SAFETY: allocated from the pool, freed once; every stream that may have used it is past its fence.
             MemoryKind::Device => unsafe { api.cuMemFreeAsync(block.addr, self.stream.raw()) },
-            // SAFETY: allocated by `take_pinned`; the rest as above.
+            // SAFETY: allocated by `make_pinned`; the rest as above.
             MemoryKind::Pinned => unsafe { api.cuMemFreeHost(ptr::with_exposed_provenance_mut(block.addr as usize)) },
         };
     }
@@ -266,19 +293,14 @@ impl Memory {
     }
 
     fn note(&self, block: Block) {
-        let mut dropped = self.dropped();
-        dropped.noted.push(block);
-        dropped.noted_bytes += block.bytes;
-        let look = dropped.noted_bytes >= NOTED;
-        std::mem::drop(dropped);
-        if look {
-            // A failure leaves the block noted, for the next call that can say so.
-            let _ = self.collect(u64::MAX);
-        }
+        let mut unused = self.unused();
+        unused.dropped.note(block);
+        // A failure leaves the block noted, for the next call that can say so.
+        let _ = self.collect(&mut unused, false, u64::MAX);
     }
 
-    fn dropped(&self) -> MutexGuard<'_, Dropped> {
-        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unused(&self) -> MutexGuard<'_, Unused> {
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self, status: Status) -> Result<()> {
@@ -300,10 +322,20 @@ impl Memory {
     }
 }
 
+impl Unused {
+    fn idle(&mut self, kind: MemoryKind) -> &mut Idle {
+        match kind {
+            MemoryKind::Device => &mut self.device,
+            MemoryKind::Pinned => &mut self.pinned,
+        }
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         // Nobody holds a buffer or a queue any more, but what queues were given last may still run.
-        let _ = self.collect(0);
+        let _ = self.collect(&mut self.unused(), true, 0);
+        self.let_go();
         let _ = self.stream.synchronize();
         // SAFETY: created by `new`, destroyed once.
         let _ = unsafe { self.context.api().cuMemPoolDestroy(self.pool) };

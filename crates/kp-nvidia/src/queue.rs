@@ -307,7 +307,7 @@ impl Queue for NvidiaQueue {
     fn sync(&mut self) -> Result<()> {
         self.immediate("sync")?;
         self.synchronize()?;
-        self.device.memory_pool().collect(u64::MAX)
+        self.device.memory_pool().recycle()
     }
 
     fn reserve_scratch(&mut self, bytes: u64) -> Result<()> {

@@ -36,6 +36,7 @@ pub(crate) struct Tiled {
 
 /// What one element is. Types of one width differ in how elements outside are filled, and in nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(dead_code, reason = "what the hardware offers; kernels use some of it")]
 pub(crate) enum Element {
     /// 8 bits: also both FP8 types.
     U8,
@@ -59,6 +60,7 @@ pub(crate) enum Element {
 
 /// How 16-byte pieces of a tile's rows are exchanged in shared memory, so that columns are free of bank conflicts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(dead_code, reason = "what the hardware offers; kernels use some of it")]
 pub(crate) enum Swizzle {
     /// Rows as they are.
     #[default]
@@ -73,6 +75,7 @@ pub(crate) enum Swizzle {
 
 /// How much L2 fetches when a piece misses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(dead_code, reason = "what the hardware offers; kernels use some of it")]
 pub(crate) enum Promotion {
     /// What was asked for.
     None,
@@ -87,6 +90,7 @@ pub(crate) enum Promotion {
 
 /// What elements outside the tensor read as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(dead_code, reason = "what the hardware offers; kernels use some of it")]
 pub(crate) enum Fill {
     /// 0.
     #[default]
@@ -130,12 +134,14 @@ impl Tiled {
     }
 
     /// With this promotion.
+    #[allow(dead_code, reason = "what the hardware offers; kernels use some of it")]
     #[must_use]
     pub(crate) fn promotion(self, promotion: Promotion) -> Self {
         Self { promotion, ..self }
     }
 
     /// With this fill.
+    #[allow(dead_code, reason = "what the hardware offers; kernels use some of it")]
     #[must_use]
     pub(crate) fn fill(self, fill: Fill) -> Self {
         Self { fill, ..self }

@@ -47,7 +47,10 @@ fn fault(error: Error) -> Fault {
     }
 }
 
-fn broken() -> Option<(Arc<dyn Device>, Box<dyn Queue>, Function)> {
+/// A device to be lost, a queue to lose it with, and `store`.
+type Victim = (Arc<dyn Device>, Box<dyn Queue>, Function);
+
+fn victim() -> Option<Victim> {
     let (device, _rest) = device()?;
     let function = function(&device, "store");
     let queue = queue(&device);
@@ -59,7 +62,7 @@ fn an_illegal_address_names_its_kernel() {
     if !in_child("an_illegal_address_names_its_kernel") {
         return;
     }
-    let Some((device, mut first, kernel)) = broken() else { return };
+    let Some((device, mut first, kernel)) = victim() else { return };
     let mut cell = alloc(&device, 4);
     let mut second = queue(&device);
     second.fill(cell.slice_mut(), 0).expect("this device's");
@@ -102,7 +105,7 @@ fn a_fault_that_nobody_saw_can_be_dropped() {
     if !in_child("a_fault_that_nobody_saw_can_be_dropped") {
         return;
     }
-    let Some((device, mut first, kernel)) = broken() else { return };
+    let Some((device, mut first, kernel)) = victim() else { return };
     let (held, second) = (alloc(&device, 1 << 20), queue(&device));
     let pinned = device.clone().alloc(1 << 20, MemoryKind::Pinned).expect("there is room");
     let graph = first.capture(|queue| store(queue, &kernel, "bad", NOWHERE)).expect("it is only recorded");
@@ -118,7 +121,7 @@ fn a_replayed_kernel_is_named_too() {
     if !in_child("a_replayed_kernel_is_named_too") {
         return;
     }
-    let Some((device, mut first, kernel)) = broken() else { return };
+    let Some((device, mut first, kernel)) = victim() else { return };
     let graph = first.capture(|queue| store(queue, &kernel, "recorded", NOWHERE)).expect("it is only recorded");
     // SAFETY: replayed to fail, in a process that has nothing to lose.
     unsafe { graph.replay(&mut *first) }.expect("the replay itself is fine");
