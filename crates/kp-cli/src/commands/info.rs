@@ -88,6 +88,7 @@ fn as_json(found: &Registry, described: &[(&Listed, Caps)], measured: bool) -> V
             "arch": caps.arch,
             "features": caps.features,
             "mma": DType::ALL.iter().filter(|&&t| caps.mma.contains(t)).map(|t| t.name()).collect::<Vec<_>>(),
+            "best_type": best_type(caps).map(DType::name),
             "units": caps.units,
             "lanes": caps.lanes,
             "unit_threads": caps.unit_threads,
@@ -156,6 +157,7 @@ fn facts(device: &Listed, caps: &Caps, measured: bool) -> Vec<(&'static str, Str
     }
     let kernels = kernels(device.backend).into_iter().filter(|(_, n)| *n > 0).map(|(op, n)| format!("{op} {n}"));
     let mma: Vec<&str> = DType::ALL.iter().filter(|&&t| caps.mma.contains(t)).map(|t| t.name()).collect();
+    let best = best_type(caps).map(|t| format!("{t} at {} {peaks}", units::flops(caps.rates.get(t))));
     vec![
         ("kind", format!("{}, {}, class {}", kind(caps), caps.arch, hardware::class(&device.info))),
         ("units", units + &clock),
@@ -163,11 +165,18 @@ fn facts(device: &Listed, caps: &Caps, measured: bool) -> Vec<(&'static str, Str
         ("caches", caches.join(", ")),
         ("peaks", format!("{}, {peaks}", rates(caps))),
         ("matrix unit", mma.join(" ")),
+        ("best type", best.unwrap_or_default()),
         ("features", caps.features.join(" ")),
         ("driver", device.info.driver.clone()),
         ("pci", device.info.pci.map_or_else(String::new, |pci| pci.to_string())),
         ("kernels", kernels.collect::<Vec<_>>().join(", ")),
     ]
+}
+
+/// The floating-point type that the matrix unit multiplies fastest, if there is such a unit; of equals the first.
+fn best_type(caps: &Caps) -> Option<DType> {
+    let floats = DType::ALL.iter().copied().filter(|&t| t.is_float() && caps.mma.contains(t));
+    floats.reduce(|best, t| if caps.rates.get(t) > caps.rates.get(best) { t } else { best })
 }
 
 /// Types of one rate together, the fastest first.
@@ -203,4 +212,23 @@ fn wrapped(text: &mut String, what: &str, value: &str) {
         column += width;
     }
     text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kp_testkit::caps;
+
+    #[test]
+    fn the_best_type_is_the_fastest_float_of_the_matrix_unit() {
+        for (caps, best) in [
+            (caps::h200(), Some(DType::E4m3)),
+            (caps::b200(), Some(DType::E2m1)),
+            (caps::mi300x(), Some(DType::E4m3Fnuz)),
+            (caps::rx_7900_xtx(), Some(DType::F16)),
+            (caps::apple_m2(), None),
+        ] {
+            assert_eq!(best_type(&caps), best, "{}", caps.arch);
+        }
+    }
 }
