@@ -105,14 +105,7 @@ impl Family {
         }
         self.operands(spec)?;
         plain(spec)?;
-        for (dim, got) in [("batch", spec.batch), ("m", spec.m), ("n", spec.n), ("k", spec.k)] {
-            if got == 0 {
-                return Err(Unsupported::TooSmall { dim, min: 1, got: 0 });
-            }
-            if got >= 1 << 31 {
-                return Err(Unsupported::TooLarge { dim, max: (1 << 31) - 1, got: got.into() });
-            }
-        }
+        super::sizes(spec)?;
         let row_batch = if grouping == Some(Grouping::Contiguous) { 1 } else { spec.batch };
         maps::check(&spec.a, ["ld of a", "batch stride of a"], row_batch, align)?;
         maps::check(&spec.b, ["ld of b", "batch stride of b"], spec.batch, align)?;

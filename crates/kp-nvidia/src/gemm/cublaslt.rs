@@ -65,14 +65,7 @@ fn supports(caps: &Caps, p: &GemmProblem) -> Support {
     }
     operands(caps, spec)?;
     epilogue(spec)?;
-    for (dim, got) in [("batch", spec.batch), ("m", spec.m), ("n", spec.n), ("k", spec.k)] {
-        if got == 0 {
-            return Err(Unsupported::TooSmall { dim, min: 1, got: 0 });
-        }
-        if got >= 1 << 31 {
-            return Err(Unsupported::TooLarge { dim, max: (1 << 31) - 1, got: got.into() });
-        }
-    }
+    super::sizes(spec)?;
     if spec.a.dtype().bits() == 8 {
         // What its kernels for 8-bit floats ask for.
         if p.align().bytes() < 16 {

@@ -1,6 +1,7 @@
 //! Matrix products.
 //!
 //! ```text
+//! sm90_swap.rs, sm90_swap_stream.rs   the same for up to 128 rows; swap.rs is what they have in common
 //! sm90_e4m3_1d2d.rs, sm90_e4m3_1d1d.rs   e4m3 scaled by blocks
 //! blocks.rs   what they and grouped products have in common
 //! cublaslt.rs the vendor's library
@@ -18,6 +19,9 @@ pub(crate) mod simt;
 mod sm90;
 mod sm90_e4m3_1d1d;
 mod sm90_e4m3_1d2d;
+mod sm90_swap;
+mod sm90_swap_stream;
+mod swap;
 
 use crate::compile::{Listed, Source};
 use kp_hal::{
@@ -59,6 +63,19 @@ pub(crate) const fn hash(source: &Source) -> u64 {
 fn has_matrix_kernel(caps: &Caps, p: &GemmProblem) -> bool {
     let others: [&dyn Kernel<Gemm>; 3] = [&sm90_e4m3_1d2d::Sm90E4m3_1d2d, &sm90_e4m3_1d1d::Sm90E4m3_1d1d, &sm90::Sm90];
     others.iter().any(|kernel| kernel.supports(caps, p).is_ok())
+}
+
+/// Whether no size is 0, nor past what signed 32-bit numbers count.
+fn sizes(spec: &GemmSpec) -> Check {
+    for (dim, got) in [("batch", spec.batch), ("m", spec.m), ("n", spec.n), ("k", spec.k)] {
+        if got == 0 {
+            return Err(Unsupported::TooSmall { dim, min: 1, got: 0 });
+        }
+        if got >= 1 << 31 {
+            return Err(Unsupported::TooLarge { dim, max: (1 << 31) - 1, got: got.into() });
+        }
+    }
+    Ok(())
 }
 
 /// What tiles of `rows` rows make of `m`, if it is no multiple of them.

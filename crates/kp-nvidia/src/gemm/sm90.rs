@@ -16,8 +16,8 @@ use kp_hal::{
     op::{Acc, Addend, Epilogue, Gemm, GemmProblem, GemmSpec, Order, Repro, Scheme, Sparsity},
     source_hash,
 };
-pub(super) use launch::Epilogue as Arguments;
 use launch::Ready;
+pub(super) use launch::{Epilogue as Arguments, Tiles, scale};
 use std::{borrow::Cow, sync::Arc};
 use variants::{Choice, Stream, VARIANTS, choice};
 
@@ -79,15 +79,7 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
         return Err(Unsupported::Arch { need: "sm_90a", got: caps.arch.to_string() });
     }
     operands(spec)?;
-    for (dim, got) in [("batch", spec.batch), ("m", spec.m), ("n", spec.n), ("k", spec.k)] {
-        if got == 0 {
-            return Err(Unsupported::TooSmall { dim, min: 1, got: 0 });
-        }
-        // Places in a tensor map are signed.
-        if got >= 1 << 31 {
-            return Err(Unsupported::TooLarge { dim, max: (1 << 31) - 1, got: got.into() });
-        }
-    }
+    super::sizes(spec)?;
     maps::check(&spec.a, ["ld of a", "batch stride of a"], spec.batch, p.align())?;
     maps::check(&spec.b, ["ld of b", "batch stride of b"], spec.batch, p.align())?;
     maps::check(&spec.d, ["ld of d", "batch stride of d"], spec.batch, p.align())?;
@@ -119,7 +111,7 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
 }
 
 /// Whether types, layouts, schemes and options are those of the source.
-fn operands(spec: &GemmSpec) -> Check {
+pub(super) fn operands(spec: &GemmSpec) -> Check {
     use DType::{Bf16, E4m3, E5m2, F16};
     let types = (spec.a.dtype(), spec.b.dtype());
     let wide = match types {
@@ -129,7 +121,7 @@ fn operands(spec: &GemmSpec) -> Check {
         (got, _) => return Err(Unsupported::DType { operand: "a", got }),
     };
     let (a, b) = (spec.a.format.scheme, spec.b.format.scheme);
-    if launch::scale(a, b).is_none() {
+    if scale(a, b).is_none() {
         let (operand, format) =
             if matches!(a, Scheme::Tensor | Scheme::Row) { ("b", spec.b.format) } else { ("a", spec.a.format) };
         return Err(Unsupported::Scheme { operand, got: format.to_string() });
@@ -173,7 +165,7 @@ fn operands(spec: &GemmSpec) -> Check {
 }
 
 /// Whether sums leave the matrix unit after every 128 of k: of 8-bit floats it keeps fewer bits than f32 has.
-fn promotes(spec: &GemmSpec) -> bool {
+pub(super) fn promotes(spec: &GemmSpec) -> bool {
     spec.a.dtype().bits() == 8 && spec.acc == Acc::F32
 }
 
@@ -189,7 +181,7 @@ fn build(spec: &GemmSpec, choice: &Choice) -> Build {
     };
     let flag = |on: bool| u8::from(on).to_string();
     let tile = &choice.tile;
-    let scale = launch::scale(spec.a.format.scheme, spec.b.format.scheme).expect("`supports` has looked");
+    let scale = scale(spec.a.format.scheme, spec.b.format.scheme).expect("`supports` has looked");
     let mut defines = vec![
         ("KP_TYPES", types),
         ("KP_D", name(spec.d.dtype())),

@@ -31,14 +31,14 @@ struct Params {
 /// `Tiles` of `sm90_schedule.cuh`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-struct Tiles {
-    m: u32,
-    n: u32,
-    batch: u32,
-    k: u32,
-    group: u32,
-    n_first: u32,
-    streamed: u32,
+pub(in crate::gemm) struct Tiles {
+    pub(in crate::gemm) m: u32,
+    pub(in crate::gemm) n: u32,
+    pub(in crate::gemm) batch: u32,
+    pub(in crate::gemm) k: u32,
+    pub(in crate::gemm) group: u32,
+    pub(in crate::gemm) n_first: u32,
+    pub(in crate::gemm) streamed: u32,
 }
 
 /// `Epilogue` of `sm90_epilogue.cuh`.
@@ -185,7 +185,7 @@ pub(super) fn resident(device: &NvidiaDevice, function: &Function, spec: &GemmSp
 }
 
 /// `KP_SCALE` of the operands.
-pub(super) fn scale(a: Scheme, b: Scheme) -> Option<&'static str> {
+pub(in crate::gemm) fn scale(a: Scheme, b: Scheme) -> Option<&'static str> {
     Some(match (a, b) {
         (Scheme::None, Scheme::None) => "NONE",
         (Scheme::Tensor, Scheme::Tensor) => "TENSOR",

@@ -1,0 +1,218 @@
+//! What the kernels on `sm90_swap.cuh` have in common: few rows of A along the free side of the matrix unit.
+
+use super::{
+    macros,
+    maps::Map,
+    sm90::{Arguments, operands, promotes, scale},
+};
+use crate::{compile::Build, compile::Source, tensor_map::Swizzle};
+use kp_hal::{
+    Caps, Nanos, Unsupported,
+    op::{Addend, Epilogue, Gate, GemmProblem, GemmSpec, Order, Repro, Scheme, Spec},
+};
+
+/// Rows up to which such a kernel is worth its name.
+const MOST_ROWS: u32 = 128;
+
+/// One variant: macros of the sources. Tiles have 64 · `groups` columns of the product.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tile {
+    /// Warpgroups.
+    pub(super) groups: u32,
+    /// Blocks of a cluster, which part k.
+    pub(super) split: u32,
+    /// Blocks that a unit holds at a time.
+    pub(super) resident: u32,
+    /// Boxes of 128 bytes of k in a stage.
+    pub(super) steps: u32,
+    /// Whether problems with more than a plain store have it too: each epilogue is a build of its own.
+    pub(super) general: bool,
+}
+
+/// `Problem` of the header.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Params {
+    pub(super) epilogue: Arguments,
+    pub(super) d: u64,
+    pub(super) stages_k: u32,
+    pub(super) a_batched: u32,
+    pub(super) b_batched: u32,
+    pub(super) unused: u32,
+}
+
+const _: () = assert!(size_of::<Params>() == 120);
+
+impl Tile {
+    /// Rows of B in a tile.
+    pub(super) const fn rows(&self) -> u32 {
+        64 * self.groups
+    }
+
+    pub(super) const fn threads(&self) -> u32 {
+        128 * self.groups + 32
+    }
+
+    /// Elements along k of a stage.
+    pub(super) const fn stage_k(&self, spec: &GemmSpec) -> u32 {
+        1024 / spec.a.format.dtype.bits() * self.steps
+    }
+
+    /// Bytes of a stage, and of the sums that leave through shared memory.
+    const fn bytes(&self, tokens: u32) -> (u32, u32) {
+        (self.steps * 128 * (self.rows() + tokens), self.groups * tokens * 68 * 4)
+    }
+
+    /// Stages that fit beside `resident - 1` other blocks, and the dynamic shared memory of a block; `apart` if sums do not
+    /// take the place of stages.
+    pub(super) fn stages(&self, caps_bytes: u32, tokens: u32, apart: bool) -> (u32, u32) {
+        let (stage, sums) = self.bytes(tokens);
+        let kept = if apart { sums } else { 0 };
+        let room = (caps_bytes / self.resident).saturating_sub(2048 + 256 + kept);
+        let stages = (room / stage).min(16);
+        (stages, 1024 + if apart { stages * stage + sums } else { sums.max(stages * stage) })
+    }
+}
+
+/// Rows of A in a tile: those there are, rounded up to what is compiled.
+pub(super) fn tokens(m: u32) -> u32 {
+    [8, 16, 32, 64, 96, 128].into_iter().find(|&tokens| m <= tokens).unwrap_or(MOST_ROWS)
+}
+
+/// What every variant asks of a problem.
+///
+/// # Errors
+/// The first reason why not.
+pub(super) fn check(caps: &Caps, p: &GemmProblem) -> super::Check {
+    let spec = p.spec();
+    if !caps.has("wgmma") {
+        return Err(Unsupported::Arch { need: "sm_90a", got: caps.arch.to_string() });
+    }
+    if spec.m > MOST_ROWS {
+        return Err(Unsupported::TooLarge { dim: "m", max: MOST_ROWS.into(), got: spec.m.into() });
+    }
+    // Larger products have another kernel, whose sums go another way.
+    if p.repro() == Repro::BatchInvariant {
+        return Err(Unsupported::Repro { asked: p.repro() });
+    }
+    operands(spec)?;
+    if spec.a.order != Order::Row {
+        return Err(Unsupported::Layout { operand: "a", got: spec.a.order.to_string() });
+    }
+    if spec.b.order != Order::Col {
+        return Err(Unsupported::Layout { operand: "b", got: spec.b.order.to_string() });
+    }
+    super::sizes(spec)?;
+    if spec.batch >= 1 << 16 {
+        return Err(Unsupported::TooLarge { dim: "batch", max: (1 << 16) - 1, got: spec.batch.into() });
+    }
+    super::maps::check(&spec.a, ["ld of a", "batch stride of a"], spec.batch, p.align())?;
+    super::maps::check(&spec.b, ["ld of b", "batch stride of b"], spec.batch, p.align())
+}
+
+/// Whether there is nothing but a plain store.
+pub(super) fn is_plain(spec: &GemmSpec) -> bool {
+    spec.epilogue == Epilogue::default() && spec.c == Addend::None && spec.d.format.scheme == Scheme::None
+}
+
+/// The build of `tile` for problems like `spec`.
+pub(super) fn build(source: &'static Source, spec: &GemmSpec, tile: &Tile, tokens: u32, stages: u32) -> Build {
+    let name = |t| macros::float(t).expect("`operands` has looked at the type").to_owned();
+    // B takes the matrix unit's first side.
+    let (first, second) = (name(spec.b.dtype()), name(spec.a.dtype()));
+    let types = if first == second { first } else { format!("{first}_{second}") };
+    let c = match spec.c {
+        Addend::None => None,
+        Addend::Given(t) => Some(t),
+        Addend::InPlace => Some(spec.d.dtype()),
+    };
+    let scale = scale(spec.a.format.scheme, spec.b.format.scheme).expect("`operands` has looked");
+    let mut defines = vec![
+        ("KP_TYPES", types),
+        ("KP_D", name(spec.d.dtype())),
+        ("KP_TOKENS", tokens.to_string()),
+        ("KP_SLABS", "1".to_owned()),
+        ("KP_GROUPS", tile.groups.to_string()),
+        ("KP_SPLIT", tile.split.to_string()),
+        ("KP_STEPS", tile.steps.to_string()),
+        ("KP_STAGES", stages.to_string()),
+        ("KP_PROMOTE", u8::from(promotes(spec)).to_string()),
+        ("KP_SCALE", scale.to_owned()),
+        ("KP_PREFETCH", u8::from(tile.resident == 1).to_string()),
+        ("KP_EARLY", "1".to_owned()),
+        ("KP_KEEP_B", "KEEP_FIRST_OUT".to_owned()),
+        ("KP_C", macros::addend(c).expect("`operands` has looked at the type").to_owned()),
+        ("KP_BLOCKS_PER_SM", tile.resident.to_string()),
+    ];
+    defines.extend(macros::epilogue(&spec.epilogue));
+    Build { source, entry: "gemm", defines }
+}
+
+/// Maps of A and B.
+pub(super) fn maps(spec: &GemmSpec, tile: &Tile, tokens: u32) -> [Map; 2] {
+    let GemmSpec { batch, m, n, k, a, b, .. } = *spec;
+    let step = 1024 / a.dtype().bits();
+    let rows = if spec.epilogue.gate == Gate::Halves { 32 } else { tile.rows() };
+    [
+        Map::of(&a, (m, k, batch), [step, tokens], Swizzle::Bytes128),
+        Map::of(&b, (k, n, batch), [step, rows], Swizzle::Bytes128),
+    ]
+}
+
+/// What does not change from launch to launch.
+pub(super) fn params(spec: &GemmSpec, tile: &Tile) -> Params {
+    let is_batched = |stride: u64| u32::from(spec.batch > 1 && stride != 0);
+    Params {
+        epilogue: Arguments::of(spec),
+        stages_k: spec.k.div_ceil(tile.stage_k(spec)),
+        a_batched: is_batched(spec.a.stride),
+        b_batched: is_batched(spec.b.stride),
+        ..Params::default()
+    }
+}
+
+/// Memory at the pace that so many bytes under way allow, and what a block costs besides; `streamed` if all units get equal
+/// parts.
+pub(super) fn estimate(caps: &Caps, spec: &GemmSpec, tile: &Tile, streamed: bool) -> Nanos {
+    let units = f64::from(caps.units.max(1));
+    let tokens = tokens(spec.m);
+    let tiles = f64::from(spec.batch) * f64::from(spec.n.div_ceil(tile.rows())) * f64::from(spec.m.div_ceil(tokens));
+    let blocks = tiles * f64::from(tile.split);
+    let slots = units * f64::from(tile.resident);
+    let waves = if streamed { blocks / slots } else { (blocks / slots).ceil() };
+    let busy = if streamed { 1.0 } else { blocks / slots / waves };
+    // Work of a block is bytes of B; a unit alone gets no more than so many.
+    let clock = if caps.clock_hz > 0.0 { caps.clock_hz } else { 1.5e9 };
+    let k = f64::from(spec.k) * f64::from(spec.a.dtype().bits()) / 8.0 / f64::from(tile.split);
+    let per_block = f64::from(tile.rows() + tokens) * k;
+    let alone = waves.max(1.0).floor() * per_block * f64::from(tile.resident) / (UNIT_PER_CYCLE * clock);
+    let multiply =
+        waves.max(1.0) * f64::from(tile.resident) * 2.0 * f64::from(tile.rows() * tokens.max(32)) * f64::from(spec.k)
+            / f64::from(tile.split)
+            / (caps.rates.get(spec.rate_dtype()) / units * 0.7);
+    let bytes = spec.bytes() as f64 / (caps.bytes_per_s * MEMORY) / busy.clamp(0.5, 1.0).powf(0.5);
+    let tail = f64::from(tokens) * TOKEN + f64::from(tile.split - 1) * SPLIT + if streamed { FIX_UP } else { 0.0 };
+    Nanos::from_secs(START + tail + bytes.max(alone).max(multiply))
+}
+
+// Fitted to an H200's times.
+
+/// Bytes per cycle that one unit gets when the others do not compete.
+const UNIT_PER_CYCLE: f64 = 40.0;
+/// Of the memory's peak.
+const MEMORY: f64 = 0.92;
+/// In seconds: a launch, a row of a tile's end, a further block of a cluster, parts of a tile put together.
+const START: f64 = 2.6e-6;
+const TOKEN: f64 = 0.012e-6;
+const SPLIT: f64 = 0.4e-6;
+const FIX_UP: f64 = 2.0e-6;
+
+/// Whether a type that a tile of `tokens` rows stores leaves registers for `resident` blocks.
+pub(super) fn fits(tile: &Tile, spec: &GemmSpec, caps: &Caps, apart: bool) -> bool {
+    let tokens = tokens(spec.m);
+    let sums = tokens / 2 * if promotes(spec) { 2 } else { 1 };
+    // Of 64 K registers, with what addresses and the epilogue take.
+    let registers = caps.registers.max(1 << 16) / (tile.threads() * tile.resident);
+    let (stages, _) = tile.stages(caps.shared_bytes, tokens, apart);
+    sums + 56 <= registers && stages >= 2 && (tile.split == 1 || spec.k > tile.stage_k(spec) * tile.split)
+}
