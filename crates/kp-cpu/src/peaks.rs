@@ -1,10 +1,10 @@
-//! What this machine reaches now: GEMM's register tiles from L1, reads from main memory.
+//! What this machine reaches now: multiply-adds that never leave registers, reads from main memory.
 //!
-//! The first is what kp's best loop reaches, a lower bound of the processor's peak: a fraction of it is not a
-//! fraction of what the hardware could do.
+//! The first is the roof that instruction set and clock allow, under the clock that wide vectors really run at and on
+//! the cores that are really there, two of which may share one set of units.
 
 use crate::{
-    gemm::blocks::multiply_block,
+    attention::vector::Vectors,
     numbers::Real,
     simd::{Avx2, Avx512, Baseline, Isa, Work},
     threads,
@@ -16,83 +16,142 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// `caps` with the measured rates of f32 and f64 tiles and of reading; the rates of other types keep
-/// their proportion to f32. Takes about a second.
+/// `caps` with the measured rates of f32, f64 and, where there are instructions for them, bf16 and bytes, and the
+/// measured rate of reading; types without an instruction of their own keep their proportion to f32. Takes about a
+/// second.
 pub(crate) fn measure(caps: &Caps) -> Caps {
-    let f32s = rate(fma_f32);
-    let f64s = rate(fma_f64);
+    let f32s = chains::<f32>();
     let scale = f32s / caps.rates.get(DType::F32);
     let mut measured = caps.clone();
     for &t in DType::ALL {
         measured.rates = measured.rates.with(&[t], caps.rates.get(t) * scale);
     }
-    measured.rates = measured.rates.with(&[DType::F32, DType::Tf32], f32s).with(&[DType::F64], f64s);
+    let rates = measured.rates.with(&[DType::F64], chains::<f64>());
+    let bytes = [DType::I8, DType::U8, DType::I4, DType::U4];
+    let rates = dot::bf16().map_or(rates, |bf16s| rates.with(&[DType::Bf16], bf16s));
+    measured.rates = dot::int8().map_or(rates, |int8s| rates.with(&bytes, int8s));
     measured.bytes_per_s = bandwidth(caps);
     measured
 }
 
-/// How often a register tile is multiplied in one call: a tenth of a millisecond or so.
-const STEPS: usize = 100;
-/// Elements of k of each.
-const K: usize = 256;
+/// Chains of multiply-adds that do not wait for each other: more than latency times units of any processor, no more
+/// than registers.
+const CHAINS: usize = 12;
 
-/// Operations done, multiplying register tiles as GEMM does, from L1.
-fn fma_f32() -> f64 {
-    if Avx512::is_here() {
-        tiles::<Avx512, f32, 12, 32>()
-    } else if Avx2::is_here() {
-        tiles::<Avx2, f32, 6, 16>()
-    } else {
-        tiles::<Baseline, f32, 6, 8>()
-    }
-}
+/// Steps of each chain in one call: a tenth of a millisecond or so.
+const STEPS: usize = 10_000;
 
-fn fma_f64() -> f64 {
-    if Avx512::is_here() {
-        tiles::<Avx512, f64, 12, 16>()
-    } else if Avx2::is_here() {
-        tiles::<Avx2, f64, 6, 8>()
-    } else {
-        tiles::<Baseline, f64, 6, 4>()
-    }
-}
+/// Multiply-adds that stay in registers: what the units can do, whatever feeds them.
+struct Chains<I, R>(PhantomData<fn() -> (I, R)>);
 
-fn tiles<I: Isa, R: Real, const MR: usize, const NR: usize>() -> f64 {
-    let (a, b) = ([R::ONE; 12 * K], [R::ONE; 32 * K]);
-    for _ in 0..STEPS {
-        I::run(Product::<I, R, MR, NR> { a: black_box(&a[..MR * K]), b: black_box(&b[..NR * K]), isa: PhantomData });
-    }
-    (2 * MR * NR * K * STEPS) as f64
-}
-
-struct Product<'a, I, R, const MR: usize, const NR: usize> {
-    a: &'a [R],
-    b: &'a [R],
-    isa: PhantomData<fn() -> I>,
-}
-
-impl<I: Isa, R: Real, const MR: usize, const NR: usize> Work for Product<'_, I, R, MR, NR> {
+impl<I: Vectors<R>, R: Real> Work for Chains<I, R> {
     #[inline(always)]
     fn run(self) {
-        black_box(multiply_block::<R, MR, NR>(I::FUSED, self.a, self.b));
+        // Towards 2: neither infinite nor subnormal, however long it goes on.
+        let (half, one) = (I::splat(black_box(R::from_f32(0.5))), I::splat(black_box(R::ONE)));
+        let mut sums = [one; CHAINS];
+        for _ in 0..STEPS {
+            for sum in &mut sums {
+                *sum = I::times_plus(*sum, half, one);
+            }
+        }
+        black_box(sums);
     }
 }
 
-/// Operations per second of all threads together: the best of several rounds, since others use the machine too.
-fn rate(work: fn() -> f64) -> f64 {
+/// Multiply-adds of `R` a second, counted as two operations each, of all threads together.
+fn chains<R: Real>() -> f64
+where
+    Avx512: Vectors<R>,
+    Avx2: Vectors<R>,
+    Baseline: Vectors<R>,
+{
+    fn of<I: Vectors<R>, R: Real>() -> f64 {
+        rate(2 * I::N * CHAINS * STEPS, || I::run(Chains::<I, R>(PhantomData)))
+    }
+    if Avx512::is_here() {
+        of::<Avx512, R>()
+    } else if Avx2::is_here() {
+        of::<Avx2, R>()
+    } else {
+        of::<Baseline, R>()
+    }
+}
+
+/// Dot products of bf16 and of bytes, where the processor has an instruction for them.
+#[cfg(target_arch = "x86_64")]
+mod dot {
+    use super::{CHAINS, STEPS, black_box, rate};
+    use std::arch::{
+        is_x86_feature_detected,
+        x86_64::{
+            _mm256_dpbusd_avx_epi32, _mm256_set1_epi8, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_set1_epi8,
+            _mm512_set1_epi16, _mm512_set1_ps,
+        },
+    };
+
+    /// One chain of instructions on registers, in a function for its features.
+    macro_rules! chains {
+        ($name:ident, $feature:literal, $step:ident, $zero:expr, $ones:expr) => {
+            #[target_feature(enable = $feature)]
+            fn $name() {
+                let ones = black_box($ones);
+                let mut sums = [$zero; CHAINS];
+                for _ in 0..STEPS {
+                    for sum in &mut sums {
+                        *sum = $step(*sum, ones, ones);
+                    }
+                }
+                black_box(sums);
+            }
+        };
+    }
+    chains!(bf16_512, "avx512f,avx512bf16", _mm512_dpbf16_ps, _mm512_set1_ps(0.0), {
+        // SAFETY: both are 64 bytes of plain bits.
+        unsafe { std::mem::transmute::<std::arch::x86_64::__m512i, std::arch::x86_64::__m512bh>(_mm512_set1_epi16(0)) }
+    });
+    chains!(i8_512, "avx512f,avx512vnni", _mm512_dpbusd_epi32, _mm512_set1_epi8(0), _mm512_set1_epi8(1));
+    chains!(i8_256, "avx2,avxvnni", _mm256_dpbusd_avx_epi32, _mm256_set1_epi8(0), _mm256_set1_epi8(1));
+
+    pub(super) fn bf16() -> Option<f64> {
+        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")).then(|| {
+            // SAFETY: the features were just detected.
+            rate(2 * 32 * CHAINS * STEPS, || unsafe { bf16_512() })
+        })
+    }
+
+    pub(super) fn int8() -> Option<f64> {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
+            // SAFETY: the features were just detected.
+            return Some(rate(2 * 64 * CHAINS * STEPS, || unsafe { i8_512() }));
+        }
+        is_x86_feature_detected!("avxvnni").then(|| {
+            // SAFETY: the feature was just detected, and includes AVX2.
+            rate(2 * 32 * CHAINS * STEPS, || unsafe { i8_256() })
+        })
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod dot {
+    pub(super) fn bf16() -> Option<f64> {
+        None
+    }
+
+    pub(super) fn int8() -> Option<f64> {
+        None
+    }
+}
+
+/// Operations per second of all threads together, `operations` in each call of `work`: the best of several rounds,
+/// since others use the machine too.
+fn rate(operations: usize, work: impl Fn() + Sync) -> f64 {
     let threads = threads::count();
     best(Duration::from_millis(150), || {
         let start = Instant::now();
-        threads::for_each(threads, |_| {
-            black_box(work());
-        });
-        threads as f64 * work_size(work) / start.elapsed().as_secs_f64()
+        threads::for_each(threads, |_| work());
+        (threads * operations) as f64 / start.elapsed().as_secs_f64()
     })
-}
-
-/// Operations one call does; the loops are of fixed length.
-fn work_size(work: fn() -> f64) -> f64 {
-    work()
 }
 
 /// The best result of rounds that take `budget` in all.
