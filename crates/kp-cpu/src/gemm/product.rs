@@ -40,92 +40,63 @@ pub(crate) struct Item {
     pub(crate) rows: usize,
 }
 
+/// The parts that plain and grouped products are given alike, from either's arguments; nothing sparse, nothing added.
+macro_rules! alike {
+    ($spec:expr, $args:expr) => {{
+        let (spec, args): (&GemmSpec, _) = ($spec, $args);
+        Product {
+            spec,
+            a: Side {
+                matrix: spec.a,
+                columns: false,
+                outer: spec.m,
+                inner: spec.k,
+                codes: input(&args.a),
+                scales: optional(&args.a_scale),
+                zeros: optional(&args.a_zero),
+                global: optional(&args.a_global),
+                meta: None,
+            },
+            b: Side {
+                matrix: spec.b,
+                columns: true,
+                outer: spec.n,
+                inner: spec.k,
+                codes: input(&args.b),
+                scales: optional(&args.b_scale),
+                zeros: optional(&args.b_zero),
+                global: optional(&args.b_global),
+                meta: None,
+            },
+            c: &[],
+            bias: optional(&args.bias),
+            residual: optional(&args.residual),
+            d: Output::new(&args.d),
+            d_scale: Output::optional(&args.d_scale),
+            d_global: optional(&args.d_global),
+            alpha: args.alpha,
+            beta: 0.0,
+        }
+    }};
+}
+
 impl<'a> Product<'a> {
     /// # Safety
     /// Within `Launch::launch`, whose arguments were checked.
     pub(crate) unsafe fn of(spec: &'a GemmSpec, args: &'a GemmArgs<'_>) -> Self {
         // SAFETY: passed on.
         unsafe {
-            let a = Side {
-                matrix: spec.a,
-                columns: false,
-                outer: spec.m,
-                inner: spec.k,
-                codes: input(&args.a),
-                scales: optional(&args.a_scale),
-                zeros: optional(&args.a_zero),
-                global: optional(&args.a_global),
-                meta: (spec.sparsity == Sparsity::TwoOfFour).then(|| optional(&args.a_meta)),
-            };
-            let b = Side {
-                matrix: spec.b,
-                columns: true,
-                outer: spec.n,
-                inner: spec.k,
-                codes: input(&args.b),
-                scales: optional(&args.b_scale),
-                zeros: optional(&args.b_zero),
-                global: optional(&args.b_global),
-                meta: None,
-            };
-            Self {
-                spec,
-                a,
-                b,
-                c: optional(&args.c),
-                bias: optional(&args.bias),
-                residual: optional(&args.residual),
-                d: Output::new(&args.d),
-                d_scale: Output::optional(&args.d_scale),
-                d_global: optional(&args.d_global),
-                alpha: args.alpha,
-                beta: args.beta,
-            }
+            let mut product = alike!(spec, args);
+            product.a.meta = (spec.sparsity == Sparsity::TwoOfFour).then(|| optional(&args.a_meta));
+            Self { c: optional(&args.c), beta: args.beta, ..product }
         }
     }
 
     /// # Safety
     /// As [`Self::of`].
     pub(crate) unsafe fn of_groups(spec: &'a GroupedGemmSpec, args: &'a GroupedGemmArgs<'_>) -> Self {
-        let spec = &spec.gemm;
         // SAFETY: passed on.
-        unsafe {
-            let a = Side {
-                matrix: spec.a,
-                columns: false,
-                outer: spec.m,
-                inner: spec.k,
-                codes: input(&args.a),
-                scales: optional(&args.a_scale),
-                zeros: optional(&args.a_zero),
-                global: optional(&args.a_global),
-                meta: None,
-            };
-            let b = Side {
-                matrix: spec.b,
-                columns: true,
-                outer: spec.n,
-                inner: spec.k,
-                codes: input(&args.b),
-                scales: optional(&args.b_scale),
-                zeros: optional(&args.b_zero),
-                global: optional(&args.b_global),
-                meta: None,
-            };
-            Self {
-                spec,
-                a,
-                b,
-                c: &[],
-                bias: optional(&args.bias),
-                residual: optional(&args.residual),
-                d: Output::new(&args.d),
-                d_scale: Output::optional(&args.d_scale),
-                d_global: optional(&args.d_global),
-                alpha: args.alpha,
-                beta: 0.0,
-            }
-        }
+        unsafe { alike!(&spec.gemm, args) }
     }
 }
 
