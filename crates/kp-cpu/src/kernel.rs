@@ -2,7 +2,7 @@
 
 use crate::queue::CpuQueue;
 use kp_hal::{Device, Kernel, Launch, Op, Plan, Problem, Queue, Slice, SliceMut, Variant};
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// Wraps `code` as the plan of `kernel`.
 ///
@@ -18,6 +18,14 @@ pub(crate) unsafe fn plan<O: Op>(
 ) -> Plan<O> {
     // SAFETY: the caller's promise; `code` was made for this problem and device.
     unsafe { Plan::new(kernel.name(), variant, device.id(), problem, scratch_bytes, Box::new(code)) }
+}
+
+/// What padding each of `dims` (name, size, multiple) does to it, in words; `None` if nothing is padded.
+pub(crate) fn pads<const N: usize>(dims: [(&'static str, usize, usize); N]) -> Option<Cow<'static, str>> {
+    let padded = dims.map(|(dim, size, multiple)| (dim, size, size.next_multiple_of(multiple)));
+    let each = padded.iter().filter(|(_, size, whole)| size != whole);
+    let each: Vec<_> = each.map(|(dim, size, whole)| format!("{dim} from {size} to {whole}")).collect();
+    (!each.is_empty()).then(|| format!("pads {}", each.join(", ")).into())
 }
 
 /// The queue as this backend's.
@@ -139,5 +147,17 @@ impl<'a, T> Disjoint<'a, T> {
     #[inline(always)]
     fn check(&self, range: &std::ops::Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} is outside 0..{}", self.len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pads;
+
+    #[test]
+    fn padding_is_told_where_there_is_some() {
+        assert_eq!(pads([("m", 1, 12), ("n", 64, 32)]).as_deref(), Some("pads m from 1 to 12"));
+        assert_eq!(pads([("m", 13, 12), ("n", 33, 32)]).as_deref(), Some("pads m from 13 to 24, n from 33 to 64"));
+        assert_eq!(pads([("m", 12, 12), ("n", 0, 32)]), None);
     }
 }

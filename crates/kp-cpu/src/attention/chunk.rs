@@ -20,6 +20,7 @@ use super::{
     vector::Vectors,
 };
 use crate::simd::{Isa, Work};
+use kp_hal::op::AttentionSpec;
 use std::{marker::PhantomData, ops::Range};
 
 /// Keys whose scores are in cache at one time.
@@ -41,6 +42,26 @@ pub(crate) struct Inputs<'a, R> {
     pub(crate) softcap: Option<R>,
     /// Columns of V, rounded up.
     pub(crate) width: usize,
+}
+
+impl<'a, R: Arith> Inputs<'a, R> {
+    /// Q, K and V with their scales, empty where there are none; `blocks` and `slopes` of the mask likewise.
+    pub(crate) fn new(
+        spec: &'a AttentionSpec,
+        [q, k, v]: [&'a [u8]; 3],
+        [q_scale, k_scale, v_scale]: [&'a [u8]; 3],
+        [blocks, slopes]: [&'a [u8]; 2],
+    ) -> Self {
+        Self {
+            q: Source::q(spec, q, q_scale),
+            k: Source::k(spec, k, k_scale),
+            v: Source::v(spec, v, v_scale),
+            sight: Sight::new(spec, blocks, slopes),
+            scale: R::from_f32(spec.score_scale()),
+            softcap: spec.softcap.map(|cap| R::from_f32(cap.get())),
+            width: (spec.v_dim as usize).next_multiple_of(COLUMNS),
+        }
+    }
 }
 
 /// The operands of a block, as numbers.

@@ -4,6 +4,7 @@ pub(crate) mod arith;
 pub(crate) mod chunk;
 pub(crate) mod machine;
 pub(crate) mod places;
+pub(crate) mod plan;
 mod portable;
 pub(crate) mod product;
 pub(crate) mod sight;

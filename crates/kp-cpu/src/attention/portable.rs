@@ -13,9 +13,10 @@
 
 use super::{
     chunk::{BLOCK, CHUNK, COLUMNS, Inputs, Job, Room, State, to_panel},
-    machine::{self, Compiled, Machine, VARIANTS},
-    places::{Places, Rows, Source, lse_index},
-    sight::{MAX_ROWS, Sight, Tile},
+    machine::{self, Compiled, Machine},
+    places::{Places, Rows, lse_index},
+    plan::{self, Code, SOURCES, Tiling},
+    sight::Tile,
 };
 use crate::{
     kernel::{self, Output, input, optional},
@@ -24,13 +25,16 @@ use crate::{
     threads,
 };
 use kp_hal::{
-    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
+    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Variant,
     op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, Overflow},
     source_hash,
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 /// The kernel.
@@ -42,63 +46,35 @@ impl Kernel<Attention> for Portable {
     }
 
     fn code(&self) -> u64 {
-        const {
-            source_hash(include_bytes!("portable.rs"))
-                ^ source_hash(include_bytes!("chunk.rs"))
-                ^ source_hash(include_bytes!("product.rs"))
-                ^ source_hash(include_bytes!("machine.rs"))
-                ^ source_hash(include_bytes!("arith.rs"))
-                ^ source_hash(include_bytes!("places.rs"))
-                ^ source_hash(include_bytes!("sight.rs"))
-                ^ source_hash(include_bytes!("vector.rs"))
-        }
+        const { SOURCES ^ source_hash(include_bytes!("portable.rs")) }
     }
 
     fn supports(&self, caps: &Caps, _: &AttentionProblem) -> Support {
-        let otherwise = Unsupported::Kind { got: caps.kind };
-        Variants::filter(VARIANTS, otherwise, |variant| machine::is_in(caps, variant))
+        plan::supports(caps)
     }
 
     fn estimate(&self, caps: &Caps, problem: &AttentionProblem, variant: Variant) -> Nanos {
         machine::estimate(Nanos::floors(caps, problem), caps, variant)
     }
 
+    fn note(&self, _: &Caps, problem: &AttentionProblem, variant: Variant) -> Option<Cow<'static, str>> {
+        Code { spec: *problem.spec(), variant }.note()
+    }
+
     fn plan(&self, device: &Arc<dyn Device>, problem: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
         let code = Code { spec: *problem.spec(), variant };
-        let scratch = with_real!(wide(&code.spec), R => code.shape::<R>().scratch_bytes());
+        let scratch = with_real!(code.is_wide(), R => Shape::<R>::new(&code).scratch_bytes());
         // SAFETY: `run` computes what the spec says, from and to the operands the spec names.
         Ok(unsafe { kernel::plan(self, device, problem, variant, scratch, code) })
     }
-}
-
-/// Whether f64 is needed.
-fn wide(spec: &AttentionSpec) -> bool {
-    [spec.q.dtype, spec.kv.dtype].contains(&DType::F64)
-}
-
-struct Code {
-    spec: AttentionSpec,
-    variant: Variant,
 }
 
 impl Launch<Attention> for Code {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &AttentionArgs<'_>) -> Result<()> {
         let scratch = kernel::own(queue).scratch();
         // SAFETY: the caller's promise.
-        with_real!(wide(&self.spec), R => unsafe { run::<R>(self, scratch, args) });
+        with_real!(self.is_wide(), R => unsafe { run::<R>(self, scratch, args) });
         Ok(())
-    }
-}
-
-impl Code {
-    fn shape<R: Compiled>(&self) -> Shape<R> {
-        let spec = &self.spec;
-        let rows = spec.q_len as usize * (spec.q_heads / spec.kv_heads) as usize;
-        let machine = R::machine(self.variant, rows <= 16);
-        let tile = rows.next_multiple_of(machine.lanes).clamp(machine.lanes, MAX_ROWS);
-        let tiles = rows.div_ceil(tile);
-        let (dim, width) = (spec.qk_dim as usize, (spec.v_dim as usize).next_multiple_of(COLUMNS));
-        Shape { machine, tile, tiles, units: tiles * spec.kv_heads as usize * spec.batch as usize, dim, width }
     }
 }
 
@@ -116,6 +92,13 @@ struct Shape<R> {
 }
 
 impl<R: Compiled> Shape<R> {
+    fn new(code: &Code) -> Self {
+        let (spec, Tiling { machine, tile, tiles }) = (&code.spec, code.tiling());
+        let units = tiles * spec.kv_heads as usize * spec.batch as usize;
+        let (dim, width) = (spec.qk_dim as usize, (spec.v_dim as usize).next_multiple_of(COLUMNS));
+        Self { machine, tile, tiles, units, dim, width }
+    }
+
     /// Numbers of a thread's [`Room`], of a [`State`].
     fn room(&self) -> usize {
         self.tile * self.dim + BLOCK * (self.dim + self.width + self.tile)
@@ -213,7 +196,7 @@ struct Run<'a, R> {
 /// # Safety
 /// As `Launch::launch`.
 unsafe fn run<R: Compiled>(code: &Code, scratch: &mut [u8], args: &AttentionArgs<'_>) {
-    let (spec, shape) = (&code.spec, code.shape::<R>());
+    let (spec, shape) = (&code.spec, Shape::<R>::new(code));
     // SAFETY: within a launch, whose arguments were checked.
     let (q, k, v) = unsafe { (input(&args.q), input(&args.k), input(&args.v)) };
     // SAFETY: as above.
@@ -231,15 +214,7 @@ unsafe fn run<R: Compiled>(code: &Code, scratch: &mut [u8], args: &AttentionArgs
             optional(&args.blocks),
         ]
     };
-    let inputs = Inputs {
-        q: Source::q(spec, q, q_scale),
-        k: Source::k(spec, k, k_scale),
-        v: Source::v(spec, v, v_scale),
-        sight: Sight::new(spec, blocks, slopes),
-        scale: R::from_f32(spec.score_scale()),
-        softcap: spec.softcap.map(|cap| R::from_f32(cap.get())),
-        width: shape.width,
-    };
+    let inputs = Inputs::new(spec, [q, k, v], [q_scale, k_scale, v_scale], [blocks, slopes]);
     let places = Places { spec, q_offsets, kv_offsets, kv_lens, page_table };
     // SAFETY: as above.
     let (o, lse) = unsafe { (Output::new(&args.o), Output::optional(&args.lse)) };

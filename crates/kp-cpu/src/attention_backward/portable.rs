@@ -12,9 +12,10 @@ use super::pair::{PairJob, RowRoom, ScoreRoom, Sums};
 use crate::{
     attention::{
         chunk::{BLOCK, COLUMNS, Inputs, load, to_panel},
-        machine::{self, Compiled, Machine, VARIANTS},
+        machine::{self, Compiled, Machine},
         places::{Places, Rows, Sequence, Source, lse_index},
-        sight::{MAX_ROWS, Sight, Tile},
+        plan::{self, Code, SOURCES, Tiling},
+        sight::Tile,
     },
     kernel::{self, Output, input, optional},
     numbers,
@@ -22,11 +23,12 @@ use crate::{
     threads,
 };
 use kp_hal::{
-    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
+    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Variant,
     op::{AttentionBackward, AttentionBackwardArgs, AttentionBackwardProblem, AttentionSpec, Lens, Overflow},
     source_hash,
 };
 use std::{
+    borrow::Cow,
     ops::Range,
     sync::{
         Arc,
@@ -43,25 +45,19 @@ impl Kernel<AttentionBackward> for Portable {
     }
 
     fn code(&self) -> u64 {
-        const {
-            source_hash(include_bytes!("portable.rs"))
-                ^ source_hash(include_bytes!("pair.rs"))
-                ^ source_hash(include_bytes!("../attention/product.rs"))
-                ^ source_hash(include_bytes!("../attention/machine.rs"))
-                ^ source_hash(include_bytes!("../attention/arith.rs"))
-                ^ source_hash(include_bytes!("../attention/places.rs"))
-                ^ source_hash(include_bytes!("../attention/sight.rs"))
-                ^ source_hash(include_bytes!("../attention/vector.rs"))
-        }
+        const { SOURCES ^ source_hash(include_bytes!("portable.rs")) ^ source_hash(include_bytes!("pair.rs")) }
     }
 
     fn supports(&self, caps: &Caps, _: &AttentionBackwardProblem) -> Support {
-        let otherwise = Unsupported::Kind { got: caps.kind };
-        Variants::filter(VARIANTS, otherwise, |variant| machine::is_in(caps, variant))
+        plan::supports(caps)
     }
 
     fn estimate(&self, caps: &Caps, problem: &AttentionBackwardProblem, variant: Variant) -> Nanos {
         machine::estimate(Nanos::floors(caps, problem), caps, variant)
+    }
+
+    fn note(&self, _: &Caps, problem: &AttentionBackwardProblem, variant: Variant) -> Option<Cow<'static, str>> {
+        Code { spec: problem.forward, variant }.note()
     }
 
     fn plan(
@@ -71,27 +67,17 @@ impl Kernel<AttentionBackward> for Portable {
         variant: Variant,
     ) -> Result<Plan<AttentionBackward>> {
         let code = Code { spec: problem.forward, variant };
-        let scratch = with_real!(wide(&code.spec), R => code.shape::<R>().scratch_bytes());
+        let scratch = with_real!(code.is_wide(), R => Shape::<R>::new(&code).scratch_bytes());
         // SAFETY: `run` computes what the spec says, from and to the operands the spec names.
         Ok(unsafe { kernel::plan(self, device, problem, variant, scratch, code) })
     }
-}
-
-/// Whether f64 is needed.
-fn wide(spec: &AttentionSpec) -> bool {
-    [spec.q.dtype, spec.kv.dtype].contains(&DType::F64)
-}
-
-struct Code {
-    spec: AttentionSpec,
-    variant: Variant,
 }
 
 impl Launch<AttentionBackward> for Code {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &AttentionBackwardArgs<'_>) -> Result<()> {
         let scratch = kernel::own(queue).scratch();
         // SAFETY: the caller's promise.
-        with_real!(wide(&self.spec), R => unsafe { run::<R>(self, scratch, args) });
+        with_real!(self.is_wide(), R => unsafe { run::<R>(self, scratch, args) });
         Ok(())
     }
 }
@@ -116,18 +102,15 @@ struct Shape<R> {
     rows: usize,
 }
 
-impl Code {
-    fn shape<R: Compiled>(&self) -> Shape<R> {
-        let spec = &self.spec;
-        let rows = spec.q_len as usize * (spec.q_heads / spec.kv_heads) as usize;
-        let machine = R::machine(self.variant, rows <= 16);
-        let tile = rows.next_multiple_of(machine.lanes).clamp(machine.lanes, MAX_ROWS);
+impl<R: Compiled> Shape<R> {
+    fn new(code: &Code) -> Self {
+        let (spec, Tiling { machine, tile, tiles }) = (&code.spec, code.tiling());
         let (batch, len) = spec.q_extent();
         let dims = (spec.qk_dim as usize, spec.v_dim as usize);
-        Shape {
+        Self {
             machine,
             tile,
-            tiles: rows.div_ceil(tile),
+            tiles,
             key_units: (spec.kv_len as usize).div_ceil(KEYS),
             groups: spec.batch as usize * spec.kv_heads as usize,
             dims,
@@ -135,9 +118,7 @@ impl Code {
             rows: batch as usize * len as usize * spec.q_heads as usize,
         }
     }
-}
 
-impl<R: Compiled> Shape<R> {
     /// Numbers that a thread needs.
     fn room(&self) -> usize {
         let (dims, widths) = (self.dims.0 + self.dims.1, self.widths.0 + self.widths.1);
@@ -215,7 +196,7 @@ struct Run<'a, R> {
 /// # Safety
 /// As `Launch::launch`.
 unsafe fn run<R: Compiled>(code: &Code, scratch: &mut [u8], args: &AttentionBackwardArgs<'_>) {
-    let (spec, shape) = (&code.spec, code.shape::<R>());
+    let (spec, shape) = (&code.spec, Shape::<R>::new(code));
     // SAFETY: within a launch, whose arguments were checked.
     let [q, k, v, o, lse, grad_o] =
         unsafe { [&args.q, &args.k, &args.v, &args.o, &args.lse, &args.grad_o].map(|view| input(view)) };
@@ -224,15 +205,7 @@ unsafe fn run<R: Compiled>(code: &Code, scratch: &mut [u8], args: &AttentionBack
         [&args.q_offsets, &args.kv_offsets, &args.kv_lens, &args.slopes, &args.sinks, &args.blocks]
             .map(|view| optional(view))
     };
-    let inputs = Inputs {
-        q: Source::q(spec, q, &[]),
-        k: Source::k(spec, k, &[]),
-        v: Source::v(spec, v, &[]),
-        sight: Sight::new(spec, blocks, slopes),
-        scale: R::from_f32(spec.score_scale()),
-        softcap: spec.softcap.map(|cap| R::from_f32(cap.get())),
-        width: shape.widths.1,
-    };
+    let inputs = Inputs::new(spec, [q, k, v], [&[]; 3], [blocks, slopes]);
     let places = Places { spec, q_offsets, kv_offsets, kv_lens, page_table: &[] };
     // SAFETY: as above.
     let [grad_q, grad_k, grad_v] = unsafe { [&args.grad_q, &args.grad_k, &args.grad_v].map(|view| Output::new(view)) };

@@ -20,7 +20,7 @@ use kp_hal::{
     op::{Gemm, GemmArgs, GemmProblem, GemmSpec, Repro},
     source_hash,
 };
-use std::{marker::PhantomData, sync::Arc};
+use std::{borrow::Cow, marker::PhantomData, sync::Arc};
 
 /// The kernel that runs everything.
 pub(crate) struct Packed;
@@ -40,6 +40,11 @@ impl Kernel<Gemm> for Packed {
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
         estimate(caps, p, f64::from(p.batch) * f64::from(p.m), p.batch, variant)
+    }
+
+    fn note(&self, _: &Caps, p: &GemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
+        let (rows, cols) = with_blocks!(variant, p.spec(), |Form| Form::TILE);
+        kernel::pads([("m", p.m as usize, rows), ("n", p.n as usize, cols)])
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
@@ -81,7 +86,8 @@ pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, rows: f64, items: u32, vari
     let number = if spec.a.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     let (n, k) = (f64::from(spec.n), f64::from(spec.k));
     // Register tiles are computed whole.
-    let padded = (rows / 12.0).ceil() * 12.0;
+    let (tile_rows, _) = with_blocks!(variant, spec, |Form| Form::TILE);
+    let padded = (rows / tile_rows as f64).ceil() * tile_rows as f64;
     let multiply = 2.0 * padded * n * k / (caps.rates.get(number) * efficiency);
     // An element is unpacked in about three cycles, in whatever order it lies.
     let elements = rows * k + f64::from(items) * n * k;
@@ -108,6 +114,9 @@ pub(crate) struct Form<I, R, E, const MR: usize, const NR: usize> {
 const SMALL: f64 = 5e7;
 
 impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usize> Form<I, R, E, MR, NR> {
+    /// Rows and columns of a register tile, which is computed whole.
+    pub(crate) const TILE: (usize, usize) = (MR, NR);
+
     pub(crate) fn new(spec: &GemmSpec) -> Self {
         let work = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
         let across = !is_staged(spec) && spec.batch as usize >= 2 * threads::count() && work < SMALL;

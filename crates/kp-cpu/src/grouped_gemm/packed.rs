@@ -19,7 +19,7 @@ use kp_hal::{
     op::{GroupedGemm, GroupedGemmArgs, GroupedGemmProblem, GroupedGemmSpec, Grouping},
     source_hash,
 };
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// The kernel that runs everything.
 pub(crate) struct Packed;
@@ -40,6 +40,11 @@ impl Kernel<GroupedGemm> for Packed {
     fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {
         let repeats = if p.grouping == Grouping::Masked { p.gemm.batch } else { 1 };
         estimate(caps, &p.gemm, f64::from(repeats) * f64::from(p.gemm.m), p.gemm.batch, variant)
+    }
+
+    fn note(&self, _: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
+        let (rows, _) = with_blocks!(variant, &p.gemm, |Chosen| Chosen::TILE);
+        Some(format!("pads the rows of each group to a multiple of {rows}").into())
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
