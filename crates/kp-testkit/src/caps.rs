@@ -2,8 +2,8 @@
 //!
 //! Peaks are dense (without structured sparsity) and as the vendor rates them; where a datasheet gives only the
 //! sparse figure, half of it. Multiplying types that a unit lacks is given the rate of the type it is widened to.
-//! The figures were written down without the datasheets at hand and launch times are guesses: good enough to test how
-//! kernels are chosen, not to be quoted.
+//! Each machine names its sources. A test checks that peaks are units × clock × operations a cycle, so that a mistaken
+//! figure stands out. Launch times are what samples of the vendors typically measure, not rated by anyone.
 
 use kp_hal::{Caps, DType, DTypes, DeviceKind, Rates};
 
@@ -44,10 +44,14 @@ fn gpu(arch: &'static str, version: u32) -> Caps {
 }
 
 /// What all recent NVIDIA GPUs share: CUDA C++ programming guide, "Technical specifications per compute capability".
-fn nvidia(arch: &'static str, version: u32) -> Caps {
+/// `resident` threads and `shared` KiB on an SM; a block may have all but 1 KiB of the latter.
+fn nvidia(arch: &'static str, version: u32, resident: u32, shared: u32) -> Caps {
     let mut caps = gpu(arch, version);
     caps.lanes = 32;
     caps.registers = 65536;
+    caps.unit_threads = resident;
+    caps.unit_shared_bytes = shared << 10;
+    caps.shared_bytes = (shared - 1) << 10;
     // A launch from an idle stream, as vendors' own samples measure it: a few microseconds.
     caps.launch_ns = 3000;
     caps
@@ -55,11 +59,10 @@ fn nvidia(arch: &'static str, version: u32) -> Caps {
 
 /// NVIDIA H100 SXM5 80 GB: H100 datasheet, and the Hopper architecture whitepaper for SMs, caches and shared memory.
 pub fn h100_sxm() -> Caps {
-    let mut caps = nvidia("sm_90a", 90);
+    let mut caps = nvidia("sm_90a", 90, 2048, 228);
     caps.set_features(["tma", "wgmma", "cp.async", "clusters", "fp8"]);
     caps.mma = DTypes::of(&[F64, Tf32, F16, Bf16, E4m3, E5m2, I8, U8]);
     caps.units = 132;
-    caps.shared_bytes = 227 << 10;
     caps.l1_bytes = 256 << 10;
     caps.l2_bytes = 50 << 20;
     caps.memory_bytes = 80 << 30;
@@ -91,11 +94,10 @@ pub fn h200() -> Caps {
 
 /// NVIDIA B200 SXM 180 GB: HGX B200 datasheet, per GPU; Blackwell tuning guide for shared memory and caches.
 pub fn b200() -> Caps {
-    let mut caps = nvidia("sm_100a", 100);
+    let mut caps = nvidia("sm_100a", 100, 2048, 228);
     caps.set_features(["tma", "tcgen05", "cp.async", "clusters", "fp8", "fp4"]);
     caps.mma = DTypes::of(&[F64, Tf32, F16, Bf16, E4m3, E5m2, E2m1, I8, U8]);
     caps.units = 148;
-    caps.shared_bytes = 227 << 10;
     caps.l1_bytes = 256 << 10;
     caps.l2_bytes = 126 << 20;
     caps.memory_bytes = 180 << 30;
@@ -118,11 +120,10 @@ pub fn b200() -> Caps {
 
 /// NVIDIA GeForce RTX 4090: Ada GPU architecture whitepaper, appendix A; tensor rates with f32 sums.
 pub fn rtx_4090() -> Caps {
-    let mut caps = nvidia("sm_89", 89);
+    let mut caps = nvidia("sm_89", 89, 1536, 100);
     caps.set_features(["cp.async", "fp8"]);
     caps.mma = DTypes::of(&[F64, Tf32, F16, Bf16, E4m3, E5m2, I8, U8, I4, U4]);
     caps.units = 128;
-    caps.shared_bytes = 99 << 10;
     caps.l1_bytes = 128 << 10;
     caps.l2_bytes = 72 << 20;
     caps.memory_bytes = 24 << 30;
@@ -137,11 +138,10 @@ pub fn rtx_4090() -> Caps {
 
 /// NVIDIA GeForce RTX 5090: RTX Blackwell GPU architecture whitepaper, appendix A; tensor rates with f32 sums.
 pub fn rtx_5090() -> Caps {
-    let mut caps = nvidia("sm_120a", 120);
+    let mut caps = nvidia("sm_120a", 120, 1536, 100);
     caps.set_features(["tma", "cp.async", "fp8", "fp4"]);
     caps.mma = DTypes::of(&[F64, Tf32, F16, Bf16, E4m3, E5m2, E2m1, I8, U8]);
     caps.units = 170;
-    caps.shared_bytes = 99 << 10;
     caps.l1_bytes = 128 << 10;
     caps.l2_bytes = 96 << 20;
     caps.memory_bytes = 32 << 30;
@@ -154,7 +154,8 @@ pub fn rtx_5090() -> Caps {
     caps
 }
 
-/// AMD Instinct MI300X: MI300X datasheet, and the CDNA 3 whitepaper for registers and caches.
+/// AMD Instinct MI300X: MI300X datasheet, the CDNA 3 whitepaper for registers and caches, and ROCm's "MI300 series
+/// microarchitecture" for dies and their caches. A unit holds 8 waves of 64 on each of four SIMDs.
 pub fn mi300x() -> Caps {
     let mut caps = gpu("gfx942", 942);
     caps.set_features(["mfma", "fp8-fnuz", "xf32"]);
@@ -162,7 +163,9 @@ pub fn mi300x() -> Caps {
     caps.units = 304;
     caps.lanes = 64;
     caps.registers = 131_072;
+    caps.unit_threads = 2048;
     caps.shared_bytes = 64 << 10;
+    caps.unit_shared_bytes = 64 << 10;
     caps.l1_bytes = 32 << 10;
     // 4 MiB in each of eight dies; behind them the shared cache.
     caps.l2_bytes = 32 << 20;
@@ -185,7 +188,8 @@ pub fn mi300x() -> Caps {
     caps
 }
 
-/// AMD Radeon RX 7900 XTX: product page, and the RDNA 3 ISA guide for the wave, registers and LDS.
+/// AMD Radeon RX 7900 XTX: product page, and the RDNA 3 ISA guide for the wave, registers and LDS. A unit holds 16 waves
+/// of 32 on each of two SIMDs; of the 128 KiB that two units share, half.
 pub fn rx_7900_xtx() -> Caps {
     let mut caps = gpu("gfx1100", 1100);
     caps.set_features(["wmma"]);
@@ -193,7 +197,9 @@ pub fn rx_7900_xtx() -> Caps {
     caps.units = 96;
     caps.lanes = 32;
     caps.registers = 98_304;
+    caps.unit_threads = 1024;
     caps.shared_bytes = 64 << 10;
+    caps.unit_shared_bytes = 64 << 10;
     caps.l1_bytes = 32 << 10;
     caps.l2_bytes = 6 << 20;
     caps.l3_bytes = 96 << 20;
@@ -206,14 +212,17 @@ pub fn rx_7900_xtx() -> Caps {
     caps
 }
 
-/// Intel Arc B580: product specifications (233 TOPS of int8), 20 Xe2 cores at 2.67 GHz.
+/// Intel Arc B580: product specifications (233 TOPS of int8, 456 GB/s), 20 Xe2 cores at 2.67 GHz, each with eight vector
+/// engines of eight threads of 16 lanes; f64 at an eighth of f32.
 pub fn arc_b580() -> Caps {
     let mut caps = gpu("bmg_g21", 20);
     caps.set_features(["xmx"]);
     caps.mma = DTypes::of(&[Tf32, F16, Bf16, I8, U8, I4, U4]);
     caps.units = 20;
     caps.lanes = 16;
+    caps.unit_threads = 1024;
     caps.shared_bytes = 64 << 10;
+    caps.unit_shared_bytes = 128 << 10;
     caps.l1_bytes = 256 << 10;
     caps.l2_bytes = 18 << 20;
     caps.memory_bytes = 12 << 30;
@@ -223,7 +232,7 @@ pub fn arc_b580() -> Caps {
     // 256 lanes a core, a multiply-add each; the matrix unit does 8 (f16) and 16 (int8) times as much.
     caps.rates = tera(
         13.7,
-        &[(&[F64], 0.9), (&[Tf32], 58.2), (&[F16, Bf16, E4m3, E5m2, E2m1], 116.5), (&BYTES, 233.0), (&NIBBLES, 466.0)],
+        &[(&[F64], 1.7), (&[Tf32], 58.2), (&[F16, Bf16, E4m3, E5m2, E2m1], 116.5), (&BYTES, 233.0), (&NIBBLES, 466.0)],
     );
     caps
 }
@@ -238,28 +247,31 @@ fn cpu(arch: &'static str, units: u32, clock_hz: f64, f32_per_cycle: f64) -> Cap
     caps
 }
 
+/// What Zen 4 and Sapphire Rapids have alike.
+const AVX512: [&str; 16] = [
+    "sse4.1",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "bmi2",
+    "gfni",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512vbmi",
+    "avx512vbmi2",
+    "avx512vnni",
+    "avx512bf16",
+    "avx512vpopcntdq",
+];
+
 /// AMD EPYC 9654 (Zen 4, 96 cores, all-core boost 3.55 GHz, 12 channels of DDR5-4800): product page, and the Zen 4
 /// optimization guide for two 256-bit multiply-adds a cycle.
 pub fn epyc_9654() -> Caps {
     let mut caps = cpu("x86-64", 96, 3.55e9, 32.0);
-    caps.set_features([
-        "sse4.1",
-        "avx",
-        "avx2",
-        "fma",
-        "f16c",
-        "bmi2",
-        "gfni",
-        "avx512f",
-        "avx512bw",
-        "avx512dq",
-        "avx512vl",
-        "avx512vbmi",
-        "avx512vbmi2",
-        "avx512vnni",
-        "avx512bf16",
-        "avx512vpopcntdq",
-    ]);
+    caps.set_features(AVX512);
     caps.l1_bytes = 32 << 10;
     caps.l2_bytes = 1 << 20;
     caps.l3_bytes = 384 << 20;
@@ -274,29 +286,7 @@ pub fn epyc_9654() -> Caps {
 /// does 1024 bf16 and 2048 int8 operations a cycle (Intel 64 optimization reference manual, chapter on AMX).
 pub fn xeon_8480() -> Caps {
     let mut caps = cpu("x86-64", 56, 2.0e9, 64.0);
-    caps.set_features([
-        "sse4.1",
-        "avx",
-        "avx2",
-        "fma",
-        "f16c",
-        "bmi2",
-        "gfni",
-        "avx512f",
-        "avx512bw",
-        "avx512dq",
-        "avx512vl",
-        "avx512vbmi",
-        "avx512vbmi2",
-        "avx512vnni",
-        "avx512bf16",
-        "avx512fp16",
-        "avx512vpopcntdq",
-        "avxvnni",
-        "amx-tile",
-        "amx-bf16",
-        "amx-int8",
-    ]);
+    caps.set_features(AVX512.into_iter().chain(["avx512fp16", "avxvnni", "amx-tile", "amx-bf16", "amx-int8"]));
     caps.mma = DTypes::of(&[Bf16, I8, U8]);
     caps.l1_bytes = 48 << 10;
     caps.l2_bytes = 2 << 20;
@@ -335,6 +325,8 @@ mod tests {
             let caps = caps();
             assert!(caps.units > 0 && caps.lanes > 0 && caps.l2_bytes > 0 && caps.memory_bytes > 0, "{name}");
             assert!(caps.bytes_per_s > 5e10 && caps.clock_hz > 1e9, "{name}");
+            assert!(caps.shared_bytes <= caps.unit_shared_bytes, "{name}");
+            assert!(caps.kind == DeviceKind::Cpu || caps.unit_threads >= caps.max_threads, "{name}");
             assert!(caps.features.is_sorted() && caps.features.iter().all(|f| caps.has(f)), "{name}");
             // Narrower operands of the matrix unit are never slower than f32, and never 200 times as fast.
             let f32s = caps.rates.get(F32);
@@ -350,10 +342,22 @@ mod tests {
         // Each figure is computed from the architecture, not copied: operations per unit and cycle.
         for (caps, t, per_cycle) in [
             (h100_sxm(), F16, 4096.0),
+            (h200(), E4m3, 8192.0),
+            (b200(), F16, 8192.0),
+            (b200(), E2m1, 32768.0),
             (rtx_4090(), F32, 256.0),
+            (rtx_4090(), F16, 512.0),
+            (rtx_4090(), I8, 2048.0),
             (rtx_5090(), F32, 256.0),
+            (rtx_5090(), E4m3, 1024.0),
+            (rtx_5090(), E2m1, 4096.0),
+            (mi300x(), F32, 256.0),
             (mi300x(), F16, 2048.0),
+            (mi300x(), E4m3Fnuz, 4096.0),
             (rx_7900_xtx(), F32, 256.0),
+            (rx_7900_xtx(), F16, 512.0),
+            (arc_b580(), F32, 256.0),
+            (arc_b580(), F64, 32.0),
             (arc_b580(), I8, 4352.0),
         ] {
             let computed = f64::from(caps.units) * caps.clock_hz * per_cycle;

@@ -9,6 +9,9 @@
 //! 1. One operation rounded to nearest errs by at most u times its result; a truncating one by 2u.
 //! 2. A sum of n products, in any order and with any tree, errs by at most n·2u·Σ|aᵢbᵢ| to first order, if every
 //!    addition may truncate as matrix units do. The part of second order is below n²u² and covered by the next fact.
+//!    Nothing better holds for a kernel that does not say how it sums, and what it said could not be checked from
+//!    outside; so a long sum's bound is far wider than random errors, which grow as √n. What it would let pass, sums
+//!    kept in too few bits, is caught by sums of whole numbers that a narrower type cannot count to.
 //! 3. Every factor applied later (scales, alpha) costs one more u relative to the magnitude Σ|aᵢbᵢ|; each such
 //!    operation is counted as if it truncated, which leaves more than the second-order part of fact 2.
 

@@ -5,12 +5,15 @@ use super::{
     part, shapes, tail,
 };
 use crate::{
-    fill::Fill,
+    fill::{Fill, FillKind},
     judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
     reference::gemm::{self as reference, A, B},
 };
-use kp_hal::op::{Acc, Act, Addend, Gemm, GemmProblem, GemmSpec, Matrix, Problem, Scheme, Sparsity, Spec};
+use kp_hal::{
+    DType,
+    op::{Acc, Act, Addend, Gemm, GemmProblem, GemmSpec, Matrix, Order, Problem, Scheme, Sparsity, Spec},
+};
 
 /// What every backend must multiply.
 const FLOOR: &[&str] = &[
@@ -27,7 +30,11 @@ const FLOOR: &[&str] = &[
 ];
 
 /// Past what the reference takes.
-const LARGE: &[&str] = &["gemm 1x1000x400x400 f32:f32:f32", "gemm 1x400x400x1000 bf16:bf16:bf16 b=col"];
+const LARGE: &[&str] = &[
+    "gemm 1x1000x400x400 f32:f32:f32",
+    "gemm 1x400x400x1000 bf16:bf16:bf16 b=col",
+    "gemm 1x64x64x40000 bf16:bf16:f32 b=col",
+];
 
 impl Judge for Gemm {
     fn cases(depth: Depth) -> Vec<String> {
@@ -162,12 +169,20 @@ impl Judge for Gemm {
     }
 
     fn properties() -> &'static [Property<Self>] {
-        &[Property {
-            name: "D times a vector is A times (B times it)",
-            inputs: vector_inputs,
-            again: None,
-            check: vector_law,
-        }]
+        &[
+            Property {
+                name: "D times a vector is A times (B times it)",
+                inputs: vector_inputs,
+                again: None,
+                check: vector_law,
+            },
+            Property {
+                name: "whole numbers above 0 sum exactly",
+                inputs: counting_inputs,
+                again: None,
+                check: counting_law,
+            },
+        ]
     }
 
     fn fewer_rows(problem: &GemmProblem, operands: &Operands) -> Option<Fewer<Self>> {
@@ -237,4 +252,34 @@ fn vector_inputs(problem: &GemmProblem, fill: &mut Fill) -> Option<Operands> {
 fn vector_law(problem: &Problem<GemmSpec>, runs: &[Operands]) -> Result<(), String> {
     let (spec, run) = (problem.spec(), &runs[0]);
     reference::vector_law(spec, run)
+}
+
+/// 1, 2 and 3, so that sums grow with k: past 256 bf16 loses ones, past 2048 f16 does, and the accumulator must not. The
+/// bound of a long sum, which allows for every order, would not see that.
+fn counting_inputs(problem: &GemmProblem, fill: &mut Fill) -> Option<Operands> {
+    let spec = problem.spec();
+    let counts = |m: &Matrix| {
+        let whole = m.format.dtype != DType::Nf4 && m.format.scheme == Scheme::None;
+        whole && !matches!(m.order, Order::Panel { .. })
+    };
+    let mut operands = vector_inputs(problem, &mut Fill::new(FillKind::Exact, fill.bits()))?;
+    if spec.sparsity != Sparsity::Dense || !counts(&spec.a) || !counts(&spec.b) {
+        return None;
+    }
+    for name in ["a", "b"] {
+        for i in 0..operands.codes(name).len() {
+            // What is poison between rows stays so.
+            let x = operands.codes(name).value(i);
+            if x.is_finite() {
+                operands.codes_mut(name).set_value(i, x.abs() + 1.0);
+            }
+        }
+    }
+    // The largest sum must be a number that the accumulator counts to.
+    (9.0 * f64::from(spec.k) < reference::exact_below(spec.acc)).then_some(operands)
+}
+
+/// D is what the exact sums are rounded to.
+fn counting_law(problem: &Problem<GemmSpec>, runs: &[Operands]) -> Result<(), String> {
+    reference::exact_law(problem.spec(), &runs[0])
 }

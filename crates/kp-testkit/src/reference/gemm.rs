@@ -2,7 +2,7 @@
 
 use crate::{
     fill::{Fill, FillKind},
-    formats::{max_value, smallest, unit_roundoff},
+    formats::{decode, encode, max_value, smallest, unit_roundoff},
     judge::{Output, Plain, Want},
     operands::{Codes, Operands, Parts},
     scaled::{Part, Scaled},
@@ -134,7 +134,7 @@ fn finishing(acc: Acc) -> Arithmetic {
 }
 
 /// Largest whole number below which the accumulator adds without rounding.
-fn exact_below(acc: Acc) -> f64 {
+pub(crate) fn exact_below(acc: Acc) -> f64 {
     match acc {
         Acc::F64 => 2_f64.powi(53),
         Acc::F32 => 2_f64.powi(24),
@@ -307,6 +307,26 @@ pub(crate) fn vector_law(spec: &GemmSpec, run: &Operands) -> Result<(), String> 
                 return Err(format!(
                     "row {row} of batch {batch}: d·x is {got:e}, a·(b·x) is {want:e}, off by {off:.2e}, bound {bound:.2e}"
                 ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every element of D is its exact sum, rounded once; for plain operands whose sums the accumulator holds exactly.
+pub(crate) fn exact_law(spec: &GemmSpec, run: &Operands) -> Result<(), String> {
+    let a = left(spec, run);
+    let b = Tensor::scaled(run, B, &spec.b, (spec.k, spec.n, spec.batch), Inner::Rows);
+    let (stored, dtype) = (run.codes("d"), spec.d.dtype());
+    for batch in 0..spec.batch {
+        for row in 0..spec.m {
+            let sums = row_sums(spec, &a, &b, (batch as usize, row as usize), batch as usize);
+            for (col, want) in (0..spec.n).zip(sums.sum) {
+                let got = stored.code(place(&spec.d, (spec.m, batch), row, col));
+                if got != encode(dtype, want, Overflow::Saturate) {
+                    let got = decode(dtype, got);
+                    return Err(format!("row {row}, column {col} of batch {batch} is {got}, the sum is {want}"));
+                }
             }
         }
     }
