@@ -52,6 +52,9 @@ impl Kernel<Gemm> for Sm90 {
 
     fn note(&self, _: &Caps, p: &GemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
         match choice(variant).stream {
+            Stream::No if choice(variant).tile.cluster_k > 1 => {
+                Some(format!("splits k in {}", choice(variant).tile.cluster_k).into())
+            }
             Stream::No => super::padding(p, choice(variant).tile.m),
             Stream::Split(parts) => Some(format!("splits k in {parts}").into()),
             Stream::All => Some("gives all units equal parts of k".into()),
@@ -95,17 +98,17 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
         let tile = &choice.tile;
         let width = tile.slab_width(spec.d.dtype(), spec.epilogue.gate);
         let shared = tile.shared_bytes(width);
-        let resident = variants::resident(caps.units, tile.cluster_blocks());
+        let resident = variants::resident(caps.units, tile);
         // What is contiguous along m or n comes in boxes of 64, which the blocks of a cluster part among them.
         let parts = |rows: u32, blocks: u32| rows.is_multiple_of(64 * blocks);
         let boxes = (spec.a.order == Order::Row || parts(tile.m, tile.cluster.1))
             && (spec.b.order == Order::Col || parts(tile.n, tile.cluster.0));
         width > 0
             && boxes
-            && shared <= caps.shared_bytes
+            && tile.resident * (shared + if tile.resident > 1 { 1024 } else { 0 }) <= caps.shared_bytes
             && (!promotes(spec) || tile.holds_two_sums())
             && (plain || choice.general)
-            && (p.repro() != Repro::BatchInvariant || choice.stream == Stream::No)
+            && (p.repro() != Repro::BatchInvariant || choice.stream == Stream::No && tile.cluster_k == 1)
             && choice.cut(spec, resident).is_some()
     })
 }
@@ -195,6 +198,8 @@ fn build(spec: &GemmSpec, choice: &Choice) -> Build {
         ("KP_PINGPONG", flag(tile.ping_pong)),
         ("KP_CLUSTER_M", tile.cluster.0.to_string()),
         ("KP_CLUSTER_N", tile.cluster.1.to_string()),
+        ("KP_CLUSTER_K", tile.cluster_k.to_string()),
+        ("KP_RESIDENT", tile.resident.to_string()),
         ("KP_PROMOTE", flag(promotes(spec))),
         ("KP_SCALE", scale.to_owned()),
         ("KP_C", macros::addend(c).expect("`supports` has looked at the type").to_owned()),
