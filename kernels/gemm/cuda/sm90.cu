@@ -67,10 +67,13 @@
 #ifndef KP_RESIDENT // blocks that fit a multiprocessor at once, so that the next kernel's prologue overlaps
 #define KP_RESIDENT 1
 #endif
+#ifndef KP_ROTATE // tiles begin at different k, so that their reads of a large B spread over the memory
+#define KP_ROTATE 0
+#endif
 #ifndef KP_IN_FLIGHT // k blocks whose products may be under way when the next ones are issued: 0 or 1
 #define KP_IN_FLIGHT 1
 #endif
-#ifndef KP_PROMOTE // every so many k blocks, the sums of 8-bit types are added in full f32; 0 is never
+#ifndef KP_PROMOTE // whether the sums of each k block are added in full f32, for 8-bit types
 #define KP_PROMOTE 0
 #endif
 #ifndef KP_KEEP_A
@@ -138,14 +141,14 @@ struct Config {
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
     // Registers per thread of the copying warpgroup and of the multiplying ones; their sum is what the launch gave all.
     static constexpr int LAUNCHED = 65536 / KP_RESIDENT / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS);
-    static constexpr int COPYING = KP_RESIDENT > 1 ? 32 : WARPGROUPS == 2 && MI * WN < 384 ? 56 : 40;
+    static constexpr int COPYING = KP_RESIDENT > 1 ? 32 : WARPGROUPS == 2 && (MI + (PROMOTE > 0)) * WN < 384 ? 56 : 40;
     static constexpr int MULTIPLYING = (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 < 248 ? (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 : 248;
 
     static_assert(TEAM_M * TEAM_N == TEAM && WM % 64 == 0 && WM * TEAM_M == KP_BM, "warpgroups part the tile");
     static_assert(TEAM_N == 1 || GATE != Gate::HALVES, "both halves of a gate are one warpgroup's");
     static_assert(CLUSTER_K == 1 || (CLUSTER_M * CLUSTER_N == 1 && !KP_PINGPONG && GATE != Gate::HALVES && WN % (8 * CLUSTER_K) == 0),
                   "blocks part k alone, and then the columns");
-    static_assert(PROMOTE <= 1 || MI == 1, "partial sums of more than 64 rows are added at once");
+    static_assert(!PROMOTE || !KP_PINGPONG, "one kind of turns at a time");
     static_assert(WIDE || (!A_MN && !B_MN), "8-bit operands are k-major");
     static_assert(A_BOXES % CLUSTER_N == 0 && B_BOXES % CLUSTER_M == 0, "each block of a cluster loads equally many boxes");
     static_assert(SHARED <= 232448, "shared memory of a block");
@@ -222,32 +225,38 @@ KP_FN u32 box_column(const Params &p, u32 n, int i) {
     return tile_column(n) + i * BOX + (second ? p.epilogue.n / 2 - KP_BN / 2 : 0);
 }
 
-// The copying thread.
-KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, Ring ring, const Place &place) {
+// A copying thread: one for A, who also tells each stage how many bytes will come, and one for B, since one alone issues too slowly for
+// small tiles.
+template <bool IS_A> KP_FN void load(const Params &p, const TensorMap *map, Ring ring, const Place &place) {
+    constexpr bool MN = IS_A ? Config::A_MN : Config::B_MN;
+    constexpr int SHARING = IS_A ? Config::CLUSTER_N : Config::CLUSTER_M; // blocks, each of which loads some of the boxes
+    constexpr int ALL = IS_A ? Config::A_BOXES : Config::B_BOXES, BOXES = ALL / SHARING;
+    constexpr u32 BYTES = (IS_A ? Config::A_BYTES : Config::B_BYTES) / ALL, ROWS = (IS_A ? KP_BM : KP_BN) / ALL;
+    u16 blocks = IS_A ? place.sharing_a() : place.sharing_b();
+    u32 mine = IS_A ? place.n : place.m;
     Schedule schedule(p.tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER);
     Item item;
     while (schedule.next(item)) {
         place.part(item);
-        u32 m = place.tile_m(item) * KP_BM, n = place.tile_n(item);
-        u32 a_batch = p.a_batched ? item.batch : 0, b_batch = p.b_batched ? item.batch : 0;
-        for (u32 k = item.begin; k < item.end; k++, ring.step()) {
+        u32 n = place.tile_n(item), rows[BOXES];
+#pragma unroll
+        for (int i = 0; i < BOXES; i++) {
+            u32 box = i * SHARING + mine;
+            rows[i] = IS_A ? place.tile_m(item) * KP_BM + box * ROWS : box_column(p, n, box);
+        }
+        u32 batch = (IS_A ? p.a_batched : p.b_batched) ? item.batch : 0;
+        // Multiples of the golden ratio are far from each other. The order of a tile's sum depends on its place alone.
+        u32 k = item.begin + (KP_ROTATE ? __umulhi(n * 0x9e3779b1, p.tiles.k) : 0);
+        for (u32 left = item.end - item.begin; left > 0; left--, k++, ring.step()) {
+            if (KP_ROTATE && k >= p.tiles.k) k -= p.tiles.k;
             ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
-            ptx::mbarrier_expect(ring.full(), Config::STAGE);
+            if (IS_A) ptx::mbarrier_expect(ring.full(), Config::STAGE);
 #pragma unroll
-            for (int i = 0; i < Config::A_BOXES; i++) {
-                if (Config::CLUSTER_N > 1 && i % Config::CLUSTER_N != place.n) continue;
-                u32 to = ring.a() + i * (Config::A_BYTES / Config::A_BOXES), row = m + i * (KP_BM / Config::A_BOXES);
-                i32 x = Config::A_MN ? row : k * Config::BK, y = Config::A_MN ? k * Config::BK : row;
-                if (Config::CLUSTER_N > 1) ptx::load_box_multicast(to, a, ring.full(), x, y, a_batch, place.sharing_a(), ptx::KP_KEEP_A);
-                else ptx::load_box(to, a, ring.full(), x, y, a_batch, ptx::KP_KEEP_A);
-            }
-#pragma unroll
-            for (int i = 0; i < Config::B_BOXES; i++) {
-                if (Config::CLUSTER_M > 1 && i % Config::CLUSTER_M != place.m) continue;
-                u32 to = ring.b() + i * (Config::B_BYTES / Config::B_BOXES), column = box_column(p, n, i);
-                i32 x = Config::B_MN ? column : k * Config::BK, y = Config::B_MN ? k * Config::BK : column;
-                if (Config::CLUSTER_M > 1) ptx::load_box_multicast(to, b, ring.full(), x, y, b_batch, place.sharing_b(), ptx::KP_KEEP_B);
-                else ptx::load_box(to, b, ring.full(), x, y, b_batch, ptx::KP_KEEP_B);
+            for (int i = 0; i < BOXES; i++) {
+                u32 to = (IS_A ? ring.a() : ring.b()) + (i * SHARING + mine) * BYTES;
+                i32 x = MN ? rows[i] : k * Config::BK, y = MN ? k * Config::BK : rows[i];
+                if (SHARING > 1) ptx::load_box_multicast(to, map, ring.full(), x, y, batch, blocks, IS_A ? ptx::KP_KEEP_A : ptx::KP_KEEP_B);
+                else ptx::load_box(to, map, ring.full(), x, y, batch, IS_A ? ptx::KP_KEEP_A : ptx::KP_KEEP_B);
             }
         }
     }
@@ -255,6 +264,9 @@ KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, Ring ri
     if (Config::SERVED > 1)
         for (int i = 0; i < Config::STAGES; i++, ring.step()) ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
 }
+
+// Named barriers: 1 and up within a warpgroup, TURN and up for turns.
+constexpr u32 TURN = 8;
 
 // The sums of one warpgroup: MI x 64 rows, WN columns.
 struct Sums {
@@ -318,28 +330,27 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
     for (int i = 0; i < Config::MI; i++) wgmma::pin(sums.d[i]);
 }
 
-// The same for 8-bit types, whose tensor cores keep fewer bits: every PROMOTE stages the sums are added in full f32. While one warpgroup
-// adds, the other's products are under way.
-KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block) {
+// The same for 8-bit types, whose tensor cores keep fewer bits: the sums of each stage are added in full f32. While one warpgroup adds, the
+// other's products are under way; they take turns, lest both add at once.
+KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block, u32 group) {
     sums = {};
     float part[Config::WN / 2];
-    for (u32 k = item.begin; k < item.end;) {
-        for (u32 first = k, last = min(item.end, k + Config::PROMOTE); k < last; k++, ring.step()) {
-            ptx::mbarrier_wait(ring.full(), ring.parity);
-            Operands operands(ring, team_m, team_n);
+    for (u32 k = item.begin; k < item.end; k++, ring.step()) {
+        ptx::mbarrier_wait(ring.full(), ring.parity);
+        Operands operands(ring, team_m, team_n);
 #pragma unroll
-            for (int i = 0; i < Config::MI; i++) {
-                wgmma::fence();
+        for (int i = 0; i < Config::MI; i++) {
+            if (Config::WARPGROUPS == 2) ptx::sync_threads(TURN + group, 256);
+            wgmma::fence();
 #pragma unroll
-                for (int step = 0; step < 4; step++) operands.multiply(part, i, step, step > 0 ? 1 : k - first);
-                wgmma::commit();
-                wgmma::wait<0>();
-                if (i == Config::MI - 1) release(ring.empty(), block);
-                wgmma::pin(part);
-                if (Config::PROMOTE > 1 && k + 1 < last) continue;
+            for (int step = 0; step < 4; step++) operands.multiply(part, i, step, step > 0);
+            wgmma::commit();
+            if (Config::WARPGROUPS == 2) ptx::arrive_threads(TURN + (group ^ 1), 256);
+            wgmma::wait<0>();
+            if (i == Config::MI - 1) release(ring.empty(), block);
+            wgmma::pin(part);
 #pragma unroll
-                for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part[j];
-            }
+            for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part[j];
         }
     }
 }
@@ -423,9 +434,6 @@ KP_FN void exchange(const Sums &sums, float (&mine)[Config::MI][Config::COLUMNS 
         }
 }
 
-// Named barriers: 1 and up within a warpgroup, TURN and up for the turns of a ping-pong.
-constexpr u32 TURN = 8;
-
 // A multiplying warpgroup.
 KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &place, u32 group) {
     Schedule schedule(p.tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER);
@@ -433,7 +441,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
     u32 thread = threadIdx.x % 128, barrier = 1 + group, block = place.serving(ptx::lane());
     typename Config::Out out{p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread, 0};
     // Ping-pong: a warpgroup multiplies when the other one has, and so meets every stage in its turn; barriers know only two phases.
-    if (KP_PINGPONG && group == 1) ptx::arrive_threads(TURN, 256);
+    if ((KP_PINGPONG || (Config::PROMOTE && Config::WARPGROUPS == 2)) && group == 1) ptx::arrive_threads(TURN, 256);
     Item item;
     for (u32 turn = 0; schedule.next(item); turn++) {
         place.part(item);
@@ -445,7 +453,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
             ptx::sync_threads(TURN + group, 256);
         }
         Sums sums;
-        if constexpr (Config::PROMOTE) multiply_promoted(sums, ring, item, team_m, team_n, block);
+        if constexpr (Config::PROMOTE) multiply_promoted(sums, ring, item, team_m, team_n, block, group);
         else multiply(sums, ring, item, team_m, team_n, block);
         if (KP_PINGPONG) ptx::arrive_threads(TURN + (group ^ 1), 256);
         u32 m = place.tile_m(item) * KP_BM + team_m * Config::WM;
@@ -495,8 +503,8 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), KP_RESID
 
     if (warp < 4) {
         ptx::give_registers<Config::COPYING>();
-        if (warp == 0 && ptx::elect()) load(p, &a, &b, ring, place);
-        __syncwarp();
+        if (warp == 0 && ptx::elect()) load<true>(p, &a, ring, place);
+        if (warp == 1 && ptx::elect()) load<false>(p, &b, ring, place);
     } else {
         ptx::take_registers<Config::MULTIPLYING>();
         consume(p, &d, ring, place, warp / 4 - 1);
