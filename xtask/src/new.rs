@@ -42,7 +42,8 @@ pub(crate) fn run(root: &Path, new: &New) -> Result<()> {
          1. device.rs, caps.rs: list what the driver finds, without opening it; `Unavailable` says what was looked for\n\
          2. memory.rs, queue.rs: allocate, copy, mark, wait; then take kp-null's mock faults out\n\
          3. src/<op>/<stem>.rs: a kernel, its row in <op>/mod.rs, the op's row in KERNELS; other ops can wait as empty lists\n\
-         4. tests/conformance.rs: kp-testkit's suite over every kernel and variant, in three lines\n\
+         4. cargo test -p kp-{name} --test conformance: kp-null's kernels compute nothing, so it fails until yours do; with \
+         `KERNELS = Kernels::NONE` what remains must pass\n\
          5. docs/dependencies.md: kp-{name} in the rows of what it uses; a row in the README's table once something runs"
     );
     Ok(())
@@ -58,6 +59,9 @@ const ROWS: &[(&str, &str)] = &[
 ];
 
 const TEMPLATE: &str = "crates/kp-null";
+
+/// What kp-null, whose kernels compute nothing, does not have: the suite that every other backend passes.
+const CONFORMANCE: &str = "crates/kp-cpu/tests/conformance.rs";
 
 /// Every file to write, by path from the root.
 fn backend(root: &Path, name: &str) -> Result<BTreeMap<PathBuf, String>> {
@@ -81,6 +85,14 @@ fn backend(root: &Path, name: &str) -> Result<BTreeMap<PathBuf, String>> {
             files.insert(PathBuf::from(renamed(inside, name)), renamed(&text, name));
         }
     }
+    let path = format!("{home}/src/lib.rs");
+    let lib = files.get_mut(Path::new(&path)).context("kp-null has no src/lib.rs")?;
+    *lib = introduced(lib, name)?;
+    let path = format!("{home}/Cargo.toml");
+    let manifest = files.get_mut(Path::new(&path)).context("kp-null has no Cargo.toml")?;
+    *manifest = judged(manifest, name)?;
+    let suite = fs::read_to_string(root.join(CONFORMANCE)).with_context(|| format!("cannot read {CONFORMANCE}"))?;
+    files.insert(format!("{home}/tests/conformance.rs").into(), suite.replace("kp_cpu", &format!("kp_{name}")));
     for &(path, row) in ROWS {
         let text = match files.remove(Path::new(path)) {
             Some(text) => text,
@@ -94,6 +106,27 @@ fn backend(root: &Path, name: &str) -> Result<BTreeMap<PathBuf, String>> {
         files.insert(path.into(), text);
     }
     Ok(files)
+}
+
+/// The library's text with an introduction of its own in place of kp-null's, which ends where the list of files begins.
+fn introduced(lib: &str, name: &str) -> Result<String> {
+    let files = lib.find("//! ```text").context("kp-null's lib.rs lists its files no longer")?;
+    let start = format!(
+        "//! The {name} backend of kp.\n//!\n//! Started as a copy of kp-null: its memory is the host's, and its kernels compute \
+         nothing until they are\n//! replaced.\n//!\n"
+    );
+    Ok(start + &lib[files..])
+}
+
+/// The manifest with a description of its own, and with the conformance suite as a test.
+fn judged(manifest: &str, name: &str) -> Result<String> {
+    let mut manifest: toml_edit::DocumentMut = manifest.parse().context("kp-null's manifest cannot be read")?;
+    manifest["package"]["description"] = toml_edit::value(format!("The {name} backend of kp"));
+    let mut text = manifest.to_string();
+    let lints = text.find("[lints]").context("kp-null's manifest has no [lints]")?;
+    let suite = "[dev-dependencies]\nkp-testkit = { workspace = true }\n\n[[test]]\nname = \"conformance\"\nharness = false\n\n";
+    text.insert_str(lints, suite);
+    Ok(text)
 }
 
 /// `text` with a renamed copy after each row that holds `row`: a line, with the attributes above it. `None` without rows.
@@ -175,7 +208,13 @@ mod tests {
     #[test]
     fn a_new_backend_is_tidy() {
         let files = backend(&root(), "newcomer").expect("kp-null is there to be copied");
-        assert!(files.contains_key(Path::new("crates/kp-newcomer/src/lib.rs")));
+        let text = |path: &str| files[Path::new("crates/kp-newcomer").join(path).as_path()].clone();
+        assert!(text("src/lib.rs").starts_with("//! The newcomer backend of kp.\n"), "{}", text("src/lib.rs"));
+        assert!(text("tests/conformance.rs").contains("kp_testkit::main(kp_newcomer::BACKEND)"));
+        let manifest: toml_edit::DocumentMut = text("Cargo.toml").parse().expect("it was made by a parser");
+        assert_eq!(manifest["package"]["description"].as_str(), Some("The newcomer backend of kp"));
+        assert_eq!(manifest["test"][0]["name"].as_str(), Some("conformance"));
+        assert!(manifest["dev-dependencies"]["kp-testkit"].is_inline_table());
         let before = tidy::with(&root(), BTreeMap::new()).expect("the repository can be read");
         let after = tidy::with(&root(), files).expect("the repository can be read");
         // Rows above a finding move its line.
