@@ -13,7 +13,9 @@
 //          32·SLABS, 1} if the gate is HALVES; both swizzled by 128 bytes, zeros outside
 // Macros   KP_TYPES     BF16, F16, E4M3, E5M2, E4M3_E5M2 (of B, then of A), E5M2_E4M3
 //          KP_TOKENS    8 … 128, a multiple of 8          KP_SLABS   1 or 2; KP_GROUPS   1 … 4 (ROWS at most 256)
-//          KP_STEPS     1, 2 or 4                         KP_STAGES             as shared memory allows
+//          KP_SPLIT     1 … 8: blocks of a cluster, which part k of a tile
+//          KP_STEPS     1, 2 or 4                         KP_STAGES             as shared memory allows; in a cluster, what
+//                       the blocks send each other takes the place of some
 //          KP_PROMOTE   1: sums of 8-bit floats go to f32 registers after every 128 of k, and are as good as f32's;
 //                       0: they stay in the matrix unit
 //          KP_SCALE     NONE, TENSOR, ROW
@@ -34,7 +36,7 @@ constexpr Type D = Type::KP_D, C = Type::KP_C, BIAS = Type::KP_BIAS, RESIDUAL = 
 constexpr Act ACT = Act::KP_ACT;
 constexpr Gate GATE = Gate::KP_GATE;
 constexpr Scale SCALE = Scale::KP_SCALE;
-constexpr u32 TOKENS = KP_TOKENS, SLABS = KP_SLABS, GROUPS = KP_GROUPS, STEPS = KP_STEPS, STAGES = KP_STAGES;
+constexpr u32 TOKENS = KP_TOKENS, SLABS = KP_SLABS, GROUPS = KP_GROUPS, STEPS = KP_STEPS, SPLIT = KP_SPLIT;
 
 constexpr bool WIDE = TYPES == WgmmaType::BF16 || TYPES == WgmmaType::F16;
 constexpr u32 STEP_K = WIDE ? 64 : 128;                   // elements of 128 bytes
@@ -45,6 +47,13 @@ constexpr u32 OUT = GATE == Gate::NONE ? GROUP_ROWS : GROUP_ROWS / 2; // columns
 constexpr u32 PITCH = GROUP_ROWS + 4;                     // floats of a row of sums; 4 more keep a fragment's stores apart
 constexpr u32 GROUP_SUMS = TOKENS * PITCH * 4;            // bytes
 constexpr u32 THREADS = 128 * GROUPS + 32;
+
+// Rank r of a cluster finishes the eights of rows r, r + SPLIT, …: at most so many.
+constexpr u32 EIGHTS = TOKENS / 8, MINE = (EIGHTS + SPLIT - 1) / SPLIT;
+// Bytes of an eight's sums of a group, in fragment order, and of all that a group is sent.
+constexpr u32 EIGHT = SLABS * 128 * 16, GROUP_INBOX = (SPLIT - 1) * MINE * EIGHT;
+constexpr u32 STAGES = (KP_STAGES * STAGE - GROUPS * GROUP_INBOX) / STAGE;
+static_assert(STAGES >= 2, "shared memory of a block");
 
 // What a launch has, whatever its blocks' order.
 struct Problem {
@@ -89,8 +98,6 @@ struct Loader {
         if (GATE != Gate::HALVES) return tile * ROWS;
         return (tile * GROUPS + box / 2) * OUT + box % 2 * (p.epilogue.n / 2);
     }
-    // Maps are the host's, so they need not wait for the kernel before.
-    KP_FN void fetch_maps() const { ptx::prefetch_map(a), ptx::prefetch_map(b); }
     // Asks for boxes of B ahead of all waits: L2 is where the writes of the kernel before land too.
     KP_FN void prefetch(u32 tile, u32 batch, u32 begin, u32 end) const {
         for (u32 i = begin * STEPS; i < min(end, begin + STAGES) * STEPS; ++i)
@@ -186,33 +193,54 @@ KP_FN void multiply(Sums &sums, Ring &ring, u32 group, u32 begin, u32 end) {
 
 // ---- store ----
 
-// Leaves a group's sums at `at`, a row of them for each row of A.
-KP_FN void transpose(const Sums &sums, u32 at) {
-    const u32 row = threadIdx.x % 128 / 32 * 16 + ptx::lane() / 4, token = ptx::lane() % 4 * 2;
+// Sends each rank of the cluster the eights that it finishes, and adds to this rank's own what the others send, in rank order.
+// `inbox` and `barrier` are the group's.
+KP_FN void exchange(Sums &sums, u32 inbox, u32 barrier, u32 rank) {
+    const u32 thread = threadIdx.x % 128 * 16;
 #pragma unroll
-    for (u32 s = 0; s < SLABS; ++s)
+    for (u32 i = 0; i < EIGHTS; ++i) {
+        const u32 owner = i % SPLIT;
+        if (owner == rank) continue;
+        const u32 to = inbox + (((rank < owner ? rank : rank - 1) * MINE + i / SPLIT) * EIGHT) + thread;
 #pragma unroll
-        for (u32 j = 0; j < TOKENS / 2; ++j)
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + ((j / 4 * 8 + token + j % 2) * PITCH + row + s * 64 + j / 2 % 2 * 8) * 4),
-                         "f"(sums.d[s][j])
-                         : "memory");
+        for (u32 s = 0; s < SLABS; ++s) {
+            const float *x = sums.d[s] + 4 * i;
+            ptx::store_cluster(ptx::in_block(to + s * 2048, owner), ptx::in_block(barrier, owner), x[0], x[1], x[2], x[3]);
+        }
+    }
+    if (rank < EIGHTS) ptx::mbarrier_wait(barrier, 0);
+#pragma unroll
+    for (u32 i = 0; i < EIGHTS; ++i) {
+        if (i % SPLIT != rank) continue;
+#pragma unroll
+        for (u32 s = 0; s < SLABS; ++s) {
+            float *x = sums.d[s] + 4 * i;
+            float4 sum = {0, 0, 0, 0};
+#pragma unroll
+            for (u32 from = 0; from < SPLIT; ++from) {
+                float4 y = {x[0], x[1], x[2], x[3]};
+                if (from != rank) y = ptx::load_shared(inbox + ((from < rank ? from : from - 1) * MINE + i / SPLIT) * EIGHT + s * 2048 + thread);
+                sum.x += y.x, sum.y += y.y, sum.z += y.z, sum.w += y.w;
+            }
+            x[0] = sum.x, x[1] = sum.y, x[2] = sum.z, x[3] = sum.w;
+        }
+    }
 }
 
-// Four neighbours of a row of sums, of all ranks of the cluster.
-template <u32 RANKS> KP_FN float4 total(u32 at) {
-    float4 sum = {0, 0, 0, 0};
+// Leaves the sums of a group's eights that this rank finishes at `at`, a row of them for each row of A.
+KP_FN void transpose(const Sums &sums, u32 at, u32 rank) {
+    const u32 row = threadIdx.x % 128 / 32 * 16 + ptx::lane() / 4, token = ptx::lane() % 4 * 2;
 #pragma unroll
-    for (u32 rank = 0; rank < RANKS; ++rank) {
-        float4 x;
-        if constexpr (RANKS == 1)
-            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at));
-        else
-            asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [r];\n}"
-                         : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                         : "r"(at), "r"(rank));
-        sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+    for (u32 i = 0; i < EIGHTS; ++i) {
+        if (i % SPLIT != rank) continue;
+#pragma unroll
+        for (u32 s = 0; s < SLABS; ++s)
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j)
+                asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + ((i / SPLIT * 8 + token + j % 2) * PITCH + row + s * 64 + j / 2 * 8) * 4),
+                             "f"(sums.d[s][4 * i + j])
+                             : "memory");
     }
-    return sum;
 }
 
 // X of one element of the product.
@@ -245,32 +273,31 @@ KP_FN float tensor_scale(const Epilogue &e) {
     return e.alpha;
 }
 
-// Finishes and stores what lies at `at` in the RANKS blocks of a cluster: every RANKS-th part of a group's tile of columns
-// `tile`, of rows from `row0` on. The warp arrives at the cluster's barrier once it has read all it needs.
-template <u32 RANKS> KP_FN void finish(const Problem &p, float scale, u32 at, u32 tile, u32 row0, u32 batch, u32 rank) {
+// Finishes and stores what `transpose` left at `at`: a group's tile of columns `tile`, of the rows from `row0` on that are this
+// rank's.
+KP_FN void finish(const Problem &p, float scale, u32 at, u32 tile, u32 row0, u32 batch, u32 rank) {
     const Epilogue &e = p.epilogue;
     constexpr bool PAIRS = GATE == Gate::PAIRS;
-    constexpr u32 PARTS = GATE == Gate::NONE ? 1 : 2, QUADS = OUT / 4, PASS = RANKS * 128;
-    constexpr u32 PASSES = (TOKENS * QUADS + PASS - 1) / PASS, BATCH = PASSES < 4 ? PASSES : 4;
-    const u32 columns = e.n / PARTS, quads = min(TOKENS, e.m - row0) * QUADS;
+    constexpr u32 PARTS = GATE == Gate::NONE ? 1 : 2, QUADS = OUT / 4, ALL = MINE * 8 * QUADS;
+    constexpr u32 PASSES = (ALL + 127) / 128, BATCH = PASSES < 4 ? PASSES : 4;
+    const u32 columns = e.n / PARTS;
     const bool aligned = e.d_ld % 4 == 0 && e.d_stride % 4 == 0 && p.d % (4 * bytes_of(D)) == 0;
 #pragma unroll
     for (u32 pass = 0; pass < PASSES; pass += BATCH) {
-        // Remote shared memory is far: a batch of loads is under way before the first is used. What is too many is read, not stored.
+        // A batch of loads is under way before the first is used.
         float4 x[BATCH][PARTS];
 #pragma unroll
         for (u32 k = 0; k < BATCH; ++k) {
-            const u32 i = min((pass + k) * PASS + rank * 128 + threadIdx.x % 128, quads - 1);
-            const u32 from = at + i / QUADS * (PITCH * 4) + i % QUADS * (PAIRS ? 32 : 16);
+            const u32 i = min((pass + k) * 128 + threadIdx.x % 128, ALL - 1);
 #pragma unroll
-            for (u32 h = 0; h < PARTS; ++h) x[k][h] = total<RANKS>(from + h * (PAIRS ? 16 : OUT * 4));
+            for (u32 h = 0; h < PARTS; ++h)
+                x[k][h] = ptx::load_shared(at + i / QUADS * (PITCH * 4) + i % QUADS * (PAIRS ? 32 : 16) + h * (PAIRS ? 16 : OUT * 4));
         }
-        if (RANKS > 1 && pass + BATCH >= PASSES) ptx::cluster_arrive();
 #pragma unroll
         for (u32 k = 0; k < BATCH; ++k) {
-            const u32 i = (pass + k) * PASS + rank * 128 + threadIdx.x % 128;
-            const u32 row = row0 + i / QUADS, column = tile * OUT + i % QUADS * 4; // of D
-            if (i >= quads || column >= columns) continue;
+            const u32 i = (pass + k) * 128 + threadIdx.x % 128, mine = i / QUADS;
+            const u32 token = (mine / 8 * SPLIT + rank) * 8 + mine % 8, row = row0 + token, column = tile * OUT + i % QUADS * 4; // of D
+            if (i >= ALL || token >= TOKENS || row >= e.m || column >= columns) continue;
             float s = scale, y[4];
             if constexpr (SCALE == Scale::ROW) s *= ((const float *)e.a_scale)[row];
             const float4 low = x[k][0], high = x[k][PARTS - 1];

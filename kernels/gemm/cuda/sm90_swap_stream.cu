@@ -13,9 +13,12 @@
 // Tiles    m: ceil(m / TOKENS), n: ceil(n / ROWS), k: stages_k (at least 1)
 // Grid     at most what fits the device at once; block 128·GROUPS + 32
 // Shared   dynamic: 1024 + STAGES · STAGE + GROUPS · GROUP_SUMS. May be launched with programmatic serialization
+// Macros   KP_SPLIT is 1
 // Scratch  if tiles are streamed: `partials`, of each block ROWS · TOKENS floats; `flags`, of each block GROUPS numbers that are
 //          0 before the launch and again after it
 #include "gemm/cuda/sm90_swap.cuh"
+
+static_assert(swap::SPLIT == 1, "blocks part k by streaming");
 
 struct Scratch {
     float4 *partials;
@@ -79,7 +82,6 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
     const bool loads = group == swap::GROUPS && ptx::elect();
     u32 first = 0;
     if (loads) {
-        loader.fetch_maps();
         ring.init();
         if (schedule.next(item)) {
             first = min(item.end, item.begin + swap::STAGES);
@@ -110,9 +112,9 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
             }
             if (item.end < tiles.k) scratch.gather(sums, schedule, item.end);
             ptx::sync_threads(2 + group, 128); // the sums before are stored
-            swap::transpose(sums, at);
+            swap::transpose(sums, at, 0);
             ptx::sync_threads(2 + group, 128);
-            swap::finish<1>(p, scale, at, item.n * swap::GROUPS + group, item.m * swap::TOKENS, item.batch, 0);
+            swap::finish(p, scale, at, item.n * swap::GROUPS + group, item.m * swap::TOKENS, item.batch, 0);
         }
     }
 }

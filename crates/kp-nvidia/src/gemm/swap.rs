@@ -63,6 +63,12 @@ impl Tile {
         (self.steps * 128 * (self.rows() + tokens), self.groups * tokens * 68 * 4)
     }
 
+    /// Bytes that what the blocks of a cluster send each other takes of the stages: each finishes every `split`-th eight of
+    /// the rows.
+    const fn inbox(&self, tokens: u32) -> u32 {
+        self.groups * (self.split - 1) * (tokens / 8).div_ceil(self.split) * 2048
+    }
+
     /// Stages that fit beside `resident - 1` other blocks, and the dynamic shared memory of a block; `apart` if sums do not
     /// take the place of stages.
     pub(super) fn stages(&self, caps_bytes: u32, tokens: u32, apart: bool) -> (u32, u32) {
@@ -214,5 +220,6 @@ pub(super) fn fits(tile: &Tile, spec: &GemmSpec, caps: &Caps, apart: bool) -> bo
     // Of 64 K registers, with what addresses and the epilogue take.
     let registers = caps.registers.max(1 << 16) / (tile.threads() * tile.resident);
     let (stages, _) = tile.stages(caps.shared_bytes, tokens, apart);
-    sums + 56 <= registers && stages >= 2 && (tile.split == 1 || spec.k > tile.stage_k(spec) * tile.split)
+    let stage = tile.bytes(tokens).0;
+    sums + 56 <= registers && stages * stage >= tile.inbox(tokens) + 2 * stage && (tile.split == 1 || spec.k > tile.stage_k(spec) * tile.split)
 }
