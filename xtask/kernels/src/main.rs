@@ -9,9 +9,9 @@ mod table;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use kp_nvidia::compile::{ARCHS, CHECKED, Key, Nvrtc, Store, builds, pack};
+use kp_nvidia::compile::{ARCHS, Key, Nvrtc, Store, builds, pack};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env, fs,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -28,7 +28,7 @@ struct Args {
     /// Judge only, and write no pack.
     #[arg(long)]
     check: bool,
-    /// Architectures, separated by commas. If none are named: for a check one of each instruction set, for a pack all.
+    /// Architectures, separated by commas. If none are named: for a check the oldest of each build, for a pack all.
     #[arg(long, value_delimiter = ',', value_parser = ARCHS.to_vec())]
     arch: Vec<String>,
     /// Where the pack goes.
@@ -72,7 +72,7 @@ fn run(args: &Args) -> Result<bool> {
     }
     print!("{}", table::by_kernel(&done));
     let mut faults: Vec<String> = done.iter().flat_map(compile::Done::faults).collect();
-    if args.arch.is_empty() && args.words.is_empty() {
+    if args.arch.is_empty() && args.words.is_empty() && !args.check {
         let used = done.iter().map(|done| (&done.task.listed, done.report.leaves_registers()));
         faults.extend(judge::stale_reasons(used));
     }
@@ -96,16 +96,16 @@ pub(crate) struct Task {
 
 /// What the arguments ask for, each cubin once.
 fn tasks(args: &Args) -> Vec<Task> {
-    let unasked = if args.check { CHECKED } else { ARCHS };
-    let asked = |arch: &&&str| match &args.arch[..] {
-        [] => unasked.contains(*arch),
-        asked => asked.iter().any(|asked| asked == **arch),
-    };
-    let mut tasks = BTreeMap::new();
+    let asked = |arch: &&&str| args.arch.is_empty() || args.arch.iter().any(|asked| asked == **arch);
+    // What compiles for a device compiles for later ones too.
+    let oldest_only = args.check && args.arch.is_empty();
+    let (mut tasks, mut seen) = (BTreeMap::new(), BTreeSet::new());
     for &arch in ARCHS.iter().filter(asked) {
         for listed in builds(arch) {
             let label = listed.to_string();
-            if args.words.iter().all(|word| label.contains(&**word)) {
+            let wanted = args.words.iter().all(|word| label.contains(&**word));
+            let anywhere = Key::new(&listed.build, "");
+            if wanted && (seen.insert(anywhere) || !oldest_only) {
                 let key = Key::new(&listed.build, arch);
                 tasks.entry(key).or_insert(Task { listed, arch, key });
             }

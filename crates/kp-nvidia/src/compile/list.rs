@@ -4,14 +4,10 @@ use super::Build;
 use crate::{gemm, grouped_gemm};
 use std::fmt;
 
-/// Architectures for which a pack is made: each that kp has kernels for and NVRTC 13.0 knows. Those with `a` have instructions
-/// of their own, which no later device runs.
+/// Architectures for which a pack is made, oldest first: each that kp has kernels for and NVRTC 13.0 knows. Those with `a`
+/// have instructions of their own, which no later device runs; all others, every later one runs.
 pub const ARCHS: &[&str] =
     &["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a", "sm_121a"];
-
-/// One architecture of each instruction set: the others of [`ARCHS`] differ from the one before them in numbers of units and
-/// sizes of memories, so that a check of these is a check of all.
-pub const CHECKED: &[&str] = &["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
 
 /// One build, and what a check should know of it.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ mod report;
 mod store;
 
 pub use key::Key;
-pub use list::{ARCHS, CHECKED, Listed, builds};
+pub use list::{ARCHS, Listed, builds};
 pub use nvrtc::Nvrtc;
 pub use pack::{Pack, embedded, pack};
 pub use report::{Report, warnings};
