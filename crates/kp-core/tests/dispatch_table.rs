@@ -1,40 +1,15 @@
-//! Which kernel wins, for devices written down and shapes of real models: a change of winner shows as a change of
-//! `dispatch_table.txt`. `KP_BLESS=1 cargo test -p kp-core --test dispatch_table` writes it anew.
+//! Which kernel wins, for machines written down and shapes of real models: a change of winner shows as a change of a
+//! file in `dispatch_table/`. `KP_BLESS=1 cargo test -p kp-core --test dispatch_table` writes them anew.
 
 use kp_core::{
     candidates,
-    hal::{Caps, DType, DTypes, DeviceKind, Kernels, Rates, op::GemmProblem},
+    hal::{AnyProblem, Caps, DType, DTypes, DeviceKind, Kernels, Op, Problem, Rates, op::OpVisitor},
     rank,
 };
 use std::{env, fmt::Write, fs, path::Path};
 
-/// A backend's kernels, and a device that it drives, without either being here.
-struct Device {
-    name: &'static str,
-    kernels: &'static Kernels,
-    caps: Caps,
-}
-
-fn devices() -> Vec<Device> {
-    let small = kp_null::BACKEND.devices().expect("always there").remove(0).caps;
-    let mut large = small.clone();
-    large.units = 132;
-    large.bytes_per_s = 4.8e12;
-    large.shared_bytes = 227 * 1024;
-    large.rates = Rates::uniform(6.7e13).with(&[DType::F16, DType::Bf16], 9.9e14).with(&[DType::E4m3], 1.98e15);
-    large.launch_ns = 2000;
-    let mut cramped = small.clone();
-    cramped.shared_bytes = 20 * 1024;
-    let mut plain = Caps::new(DeviceKind::Gpu, "plain");
-    plain.mma = DTypes::NONE;
-    let null = &kp_null::KERNELS;
-    [("null small", small), ("null large", large), ("null cramped", cramped), ("null without mma", plain)]
-        .map(|(name, caps)| Device { name, kernels: null, caps })
-        .into()
-}
-
 /// Decode and prefill of Llama-3 8B, batches of BERT-base, an odd size, a type that few multiply.
-const PROBLEMS: &[&str] = &[
+const PRODUCTS: &[&str] = &[
     "gemm 1x1x6144x4096 bf16:bf16:bf16 b=col",
     "gemm 1x1x28672x4096 bf16:bf16:bf16 b=col",
     "gemm 1x64x4096x14336 bf16:bf16:bf16 b=col",
@@ -48,27 +23,94 @@ const PROBLEMS: &[&str] = &[
     "gemm 1x4096x4096x4096 f32:f32:f32",
 ];
 
-#[test]
-fn winners_are_as_written() {
-    let mut table = String::new();
-    for Device { name, kernels, caps } in devices() {
-        writeln!(table, "{name}").expect("strings grow");
-        for text in PROBLEMS {
-            let problem: GemmProblem = text.parse().expect(text);
-            let mut found = candidates(kernels, &caps, &problem);
+/// Weights of fewer bits, experts, and what stands between products.
+#[cfg(feature = "cpu")]
+const OTHERS: &[&str] = &[
+    "gemm 1x1x4096x14336 bf16:e2m1@mx:bf16 b=col",
+    "gemm 1x1x4096x14336 bf16:i4@g128/f16:bf16 b=col",
+    "gemm 1x8x4096x14336 bf16:bf16:bf16 b=col",
+    "gemm 1x9x4096x14336 bf16:bf16:bf16 b=col",
+    "gemm 1x8x4096x14336 bf16:bf16:bf16 b=col repro=batch-invariant",
+    "gemm 1x1024x1024x1024 f64:f64:f64",
+    "grouped_gemm 8x512x14336x4096 bf16:bf16:bf16 b=col",
+    "attention 1x32:8x1:4096x128 bf16:bf16:bf16",
+    "attention 1x32:8x2048:2048x128 bf16:bf16:bf16 mask=causal",
+    "attention_backward 1x32:8x2048:2048x128 bf16:bf16:bf16 mask=causal",
+    "norm 4096x4096 bf16:bf16 kind=rms weight=bf16",
+    "quantize 4096x4096 bf16:e4m3@1x128",
+];
+
+/// The winner of each problem on each machine; without its time where `times` is false.
+fn table(kernels: &'static Kernels, machines: &[(&str, Caps)], problems: &[&str], times: bool) -> String {
+    struct Winner<'c>(&'static Kernels, &'c Caps);
+    impl OpVisitor for Winner<'_> {
+        type Out = (String, String, usize);
+        fn visit<O: Op>(self, problem: &Problem<O::Spec>) -> Self::Out {
+            let mut found = candidates(self.0, self.1, problem);
             rank(&mut found, |_| None);
-            let (winner, of) = (&found.accepted[0], found.accepted.len());
-            let (label, time) = (winner.label().to_string(), winner.time());
-            writeln!(table, "  {text:<58} {label:<13} {time:>8}  of {of}").expect("strings grow");
+            let first = found.accepted.first();
+            let label = first.map_or_else(|| "nobody".to_owned(), |winner| winner.label().to_string());
+            (label, first.map_or_else(String::new, |winner| winner.time().to_string()), found.accepted.len())
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dispatch_table.txt");
+    let mut table = String::new();
+    for (name, caps) in machines {
+        writeln!(table, "{name}").expect("strings grow");
+        for text in problems {
+            let problem: AnyProblem = text.parse().expect(text);
+            let (label, time, of) = problem.visit(Winner(kernels, caps));
+            let time = if times { format!(" {time:>8}") } else { String::new() };
+            writeln!(table, "  {text:<66} {label:<13}{time}  of {of}").expect("strings grow");
+        }
+    }
+    table
+}
+
+/// Compares with what was written, line by line, or writes it.
+fn compare(name: &str, table: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dispatch_table").join(name);
     if env::var_os("KP_BLESS").is_some() {
-        fs::write(&path, &table).expect("the repository is writable");
+        fs::write(&path, table).expect("the repository is writable");
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
     for (now, then) in table.lines().zip(written.lines()) {
         assert_eq!(now, then, "a winner changed; if that is meant, run with KP_BLESS=1");
     }
     assert_eq!(table.len(), written.len(), "rows were added or removed; if that is meant, run with KP_BLESS=1");
+}
+
+/// Kernels that run nowhere, on machines that do not exist: how candidates, estimates and ties are ranked.
+#[test]
+fn winners_of_the_null_backend_are_as_written() {
+    let small = kp_null::BACKEND.devices().expect("always there").remove(0).caps;
+    let mut large = small.clone();
+    large.units = 132;
+    large.bytes_per_s = 4.8e12;
+    large.shared_bytes = 227 * 1024;
+    large.rates = Rates::uniform(6.7e13).with(&[DType::F16, DType::Bf16], 9.9e14).with(&[DType::E4m3], 1.98e15);
+    large.launch_ns = 2000;
+    let mut cramped = small.clone();
+    cramped.shared_bytes = 20 * 1024;
+    let mut plain = Caps::new(DeviceKind::Gpu, "plain");
+    plain.mma = DTypes::NONE;
+    let machines =
+        [("null small", small), ("null large", large), ("null cramped", cramped), ("null without mma", plain)];
+    compare("null.txt", &table(&kp_null::KERNELS, &machines, PRODUCTS, true));
+}
+
+/// Real processors, wherever the test runs. Winners alone: estimates are tuned more often than they change a winner.
+#[cfg(feature = "cpu")]
+#[test]
+fn winners_of_the_processors_are_as_written() {
+    use kp_testkit::caps::{apple_m2, epyc_9654, xeon_8480};
+    let mut old = epyc_9654();
+    old.set_features(["sse4.1"]);
+    let machines = [
+        ("AMD EPYC 9654", epyc_9654()),
+        ("Intel Xeon 8480+", xeon_8480()),
+        ("Apple M2", apple_m2()),
+        ("x86-64 without AVX", old),
+    ];
+    let problems = [PRODUCTS, OTHERS].concat();
+    compare("cpu.txt", &table(kp_cpu::BACKEND.kernels(), &machines, &problems, false));
 }
