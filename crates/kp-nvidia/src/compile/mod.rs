@@ -99,6 +99,10 @@ pub fn compile(build: &Build, arch: &str, store: Option<&Store>) -> Result<Compi
     let start = std::time::Instant::now();
     let compiled = nvrtc.compile(build, arch)?;
     tracing::info!(source = build.source.name, arch, defines = ?build.defines, time = ?start.elapsed(), "compiled");
+    // Our sources have none with the compiler they are checked with; an older one may understand them less.
+    for remark in warnings(&compiled.log) {
+        tracing::warn!(source = build.source.name, arch, nvrtc = nvrtc.library(), %remark, "a slower kernel than it should be");
+    }
     if let Some(store) = store {
         store.write(&key, &compiled);
     }
