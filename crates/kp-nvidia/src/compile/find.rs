@@ -102,10 +102,10 @@ mod tests {
         assert_eq!(folder.files().count(), 0, "an empty folder holds no NVRTC");
         let library = scratch.path().join(NAMES[0]);
         fs::write(&library, "").expect("the folder is ours");
-        assert_eq!(folder.files().collect::<Vec<_>>(), [library.clone()]);
+        assert_eq!(folder.files().collect::<Vec<_>>(), std::slice::from_ref(&library));
 
         let file = places(&[("KP_NVRTC", &library)]);
-        assert_eq!(file.files().collect::<Vec<_>>(), [library.clone()]);
+        assert_eq!(file.files().collect::<Vec<_>>(), std::slice::from_ref(&library));
         assert_eq!(file.describe(), format!("KP_NVRTC names {}", library.display()));
     }
 

@@ -127,7 +127,7 @@ mod tests {
     /// Whatever is cut off or altered, nothing panics, and no cubin comes out that did not go in.
     #[test]
     fn damage_is_no_panic() {
-        let cubin: Vec<u8> = (0..2000_u32).map(|i| (i * i >> 3) as u8).collect();
+        let cubin: Vec<u8> = (0..2000_u32).map(|i| ((i * i) >> 3) as u8).collect();
         let bytes = pack(&[(key(7), cubin.clone())].into());
         for length in 0..bytes.len() {
             let found = Pack::new(&bytes[..length]).and_then(|pack| pack.find(&key(7)));

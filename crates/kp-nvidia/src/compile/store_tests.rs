@@ -259,6 +259,5 @@ fn warnings(act: impl FnOnce()) -> Vec<String> {
     }
     let log = Log::default();
     tracing::subscriber::with_default(log.clone(), act);
-    let lines = log.0.lock().expect("no panic while logging").clone();
-    lines
+    log.0.lock().expect("no panic while logging").clone()
 }
