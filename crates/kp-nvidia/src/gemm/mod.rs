@@ -1,12 +1,12 @@
 //! Matrix products.
 //!
 //! ```text
-//! sm90_swap.rs, sm90_swap_stream.rs   the same for up to 128 rows; swap.rs is what they have in common
-//! sm90_e4m3_1d2d.rs, sm90_e4m3_1d1d.rs   e4m3 scaled by blocks
-//! blocks.rs   what they and grouped products have in common
-//! cublaslt.rs the vendor's library
-//! simt.rs     every form of the op, on any device
 //! sm90.rs     16-bit and 8-bit floats on wgmma
+//! sm90_swap.rs, sm90_swap_stream.rs       the same for up to 128 rows; swap.rs is what they have in common
+//! sm90_e4m3_1d2d.rs, sm90_e4m3_1d1d.rs    e4m3 scaled by blocks; blocks.rs is what they and groups have in common
+//! cublaslt.rs the vendor's library
+//! sm80.rs     the matrix unit of any device since sm_80
+//! simt.rs     every form of the op, on any device
 //! macros.rs   how sources spell what a problem says
 //! maps.rs     matrices as the copy engine sees them
 //! ```
@@ -16,17 +16,20 @@ pub(crate) mod cublaslt;
 mod macros;
 mod maps;
 pub(crate) mod simt;
+pub(crate) mod sm80;
 mod sm90;
 mod sm90_e4m3_1d1d;
 mod sm90_e4m3_1d2d;
 mod sm90_swap;
 mod sm90_swap_stream;
 mod swap;
+#[cfg(test)]
+mod tests;
 
 use crate::compile::{Listed, Source};
 use kp_hal::{
     Caps, Kernel, KernelList, Unsupported,
-    op::{Gemm, GemmProblem, GemmSpec},
+    op::{Gemm, GemmSpec, Op, Problem, Repro},
     source_hash,
 };
 use std::borrow::Cow;
@@ -35,12 +38,21 @@ use std::borrow::Cow;
 type Check = Result<(), Unsupported>;
 
 /// Best first.
-pub(crate) const LIST: KernelList<Gemm> =
-    &[&sm90_e4m3_1d2d::Sm90E4m3_1d2d, &sm90_e4m3_1d1d::Sm90E4m3_1d1d, &sm90::Sm90, &cublaslt::CublasLt, &simt::Simt];
+pub(crate) const LIST: KernelList<Gemm> = &[
+    &sm90_e4m3_1d2d::Sm90E4m3_1d2d,
+    &sm90_e4m3_1d1d::Sm90E4m3_1d1d,
+    &sm90_swap::Sm90Swap,
+    &sm90_swap_stream::Sm90SwapStream,
+    &sm90::Sm90,
+    &cublaslt::CublasLt,
+    &sm80::Sm80,
+    &simt::Simt,
+];
 
 /// Every build that a kernel of the list may ask for on `arch`; of `sm90`, those for the usual epilogues.
 pub(crate) fn builds(arch: &str) -> Vec<Listed> {
     let mut builds = simt::builds();
+    builds.extend(sm80::builds(arch));
     if arch == "sm_90a" {
         builds.extend(sm90::builds());
         builds.extend(sm90_e4m3_1d2d::builds());
@@ -59,10 +71,18 @@ pub(crate) const fn hash(source: &Source) -> u64 {
     hash
 }
 
-/// Whether a kernel with sums on the matrix unit runs `p`, whatever m is: it alone does if a row's bits may not depend on m.
-fn has_matrix_kernel(caps: &Caps, p: &GemmProblem) -> bool {
-    let others: [&dyn Kernel<Gemm>; 3] = [&sm90_e4m3_1d2d::Sm90E4m3_1d2d, &sm90_e4m3_1d1d::Sm90E4m3_1d1d, &sm90::Sm90];
-    others.iter().any(|kernel| kernel.supports(caps, p).is_ok())
+/// Whether a kernel before `name` in `list` runs `p` whatever m is, and a row's bits may not depend on m.
+///
+/// Kernels add in orders of their own. So that bits do not depend on m, one kernel takes a row for every m: the first that
+/// promises it. Nothing in their answers depends on m, but for sizes of 0.
+pub(crate) fn is_invariant_elsewhere<O: Op>(
+    list: KernelList<O>,
+    caps: &Caps,
+    p: &Problem<O::Spec>,
+    name: &str,
+) -> bool {
+    let before = || list.iter().take_while(|kernel| kernel.name() != name);
+    p.repro() == Repro::BatchInvariant && before().any(|kernel| kernel.supports(caps, p).is_ok())
 }
 
 /// Whether no size is 0, nor past what signed 32-bit numbers count.

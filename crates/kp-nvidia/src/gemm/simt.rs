@@ -13,7 +13,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
-    op::{Acc, Addend, Align, Gemm, GemmArgs, GemmProblem, GemmSpec, Grouping, Order, Repro, Scheme, Sparsity},
+    op::{Acc, Addend, Align, Gemm, GemmArgs, GemmProblem, GemmSpec, Grouping, Order, Scheme, Sparsity},
     source_hash,
 };
 pub(crate) use params::Buffers;
@@ -33,8 +33,7 @@ impl Kernel<Gemm> for Simt {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        // Its sums differ from the matrix unit's in the last bit, so one of the two takes a row whatever m is.
-        if p.repro() == Repro::BatchInvariant && super::has_matrix_kernel(caps, p) {
+        if super::is_invariant_elsewhere(super::LIST, caps, p, "simt") {
             return Err(Unsupported::Repro { asked: p.repro() });
         }
         supports(p.spec())
@@ -49,19 +48,20 @@ impl Kernel<Gemm> for Simt {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        let code = Form::new(device, p.spec(), None, p.align(), variant)?;
+        let code = Form::new(device, p.spec(), None, p.align(), &main(p.spec(), variant))?;
         // SAFETY: the kernels touch what the spec names, and the scratch that `scratch_bytes` counts.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, code.scratch_bytes, Box::new(code)) })
     }
 }
 
 /// Everything that a result of this kernel depends on.
-pub(crate) const CODE: u64 = source_hash(include_bytes!("simt.rs"))
-    ^ source_hash(GEMM.text.as_bytes()).rotate_left(1)
-    ^ source_hash(GEMM.headers[0].1.as_bytes()).rotate_left(2)
-    ^ source_hash(STORE.text.as_bytes()).rotate_left(3);
+pub(crate) const CODE: u64 = source_hash(include_bytes!("simt.rs")) ^ super::hash(&GEMM).rotate_left(1) ^ STORE_CODE;
 
-static GEMM: Source = source!("gemm/cuda/simt.cu", "gemm/cuda/simt.cuh", "common/cuda/numbers.cuh");
+/// What a result depends on that other kernels finish with this one's code.
+pub(crate) const STORE_CODE: u64 = super::hash(&STORE).rotate_left(2);
+
+static GEMM: Source =
+    source!("gemm/cuda/simt.cu", "gemm/cuda/simt.cuh", "gemm/cuda/simt_finish.cuh", "common/cuda/numbers.cuh");
 static STORE: Source = source!("gemm/cuda/simt_store.cu", "gemm/cuda/simt.cuh", "common/cuda/numbers.cuh");
 
 /// Variants: `TILE` of the source; append only, because wisdom names them by their place.
@@ -107,7 +107,6 @@ const NUMBERS: [Numbers; 6] = [
 
 impl Numbers {
     fn of(spec: &GemmSpec) -> Self {
-        let wide = |t: DType| matches!(t, DType::F64 | DType::I32 | DType::I64);
         // A scale that changes along k multiplies whole numbers as they are added, and f64 holds all of them.
         let varies = [spec.a, spec.b].iter().any(|x| x.format.block().1 < spec.k);
         let sum = match spec.acc {
@@ -116,9 +115,7 @@ impl Numbers {
             Acc::I32 => "int",
             Acc::F32 | Acc::F32Fast | Acc::F16 => "float",
         };
-        let epilogue = [spec.epilogue.bias, spec.epilogue.residual];
-        let c = matches!(spec.c, Addend::Given(t) if wide(t));
-        let finish = sum != "float" || wide(spec.d.dtype()) || c || epilogue.into_iter().flatten().any(wide);
+        let finish = sum != "float" || finishes_wide(spec);
         let is_plain = |x: &kp_hal::op::Matrix| {
             matches!(x.dtype(), DType::F32 | DType::Tf32) && !matches!(x.order, Order::Panel { .. })
         };
@@ -146,6 +143,14 @@ impl Numbers {
     }
 }
 
+/// Whether what follows the sums is computed in f64: where f32 would lose what an operand holds.
+pub(crate) fn finishes_wide(spec: &GemmSpec) -> bool {
+    let wide = |t: DType| matches!(t, DType::F64 | DType::I32 | DType::I64);
+    let epilogue = [spec.epilogue.bias, spec.epilogue.residual];
+    let c = matches!(spec.c, Addend::Given(t) if wide(t));
+    wide(spec.d.dtype()) || c || epilogue.into_iter().flatten().any(wide)
+}
+
 /// The kernels that store what waits in the scratch.
 fn store(entry: &'static str, finish: &'static str) -> Build {
     Build { source: &STORE, entry, defines: vec![("FINISH", finish.to_owned())] }
@@ -164,7 +169,7 @@ pub(crate) fn builds() -> Vec<Listed> {
 }
 
 /// Whether D waits in scratch: for scales that serve many tiles, or the other half of its bytes.
-fn is_staged(spec: &GemmSpec) -> bool {
+pub(crate) fn is_staged(spec: &GemmSpec) -> bool {
     spec.d.format.scheme != Scheme::None || spec.d.dtype().bits() == 4
 }
 
@@ -196,6 +201,7 @@ pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, row_batch: f64, variant: Va
 
 /// A product made ready.
 pub(crate) struct Form {
+    name: &'static str,
     params: Params,
     gemm: Stage,
     /// Scales and codes of a D that waits in scratch.
@@ -218,18 +224,46 @@ impl Stage {
     }
 }
 
+/// The launch that sums, of whichever kernel.
+pub(crate) struct Main {
+    pub(crate) name: &'static str,
+    pub(crate) build: Build,
+    /// Rows and columns of A·B that one block makes.
+    pub(crate) tile: (u32, u32),
+    pub(crate) threads: u32,
+    /// Dynamic shared memory.
+    pub(crate) shared_bytes: u32,
+    /// Elements that are loaded at once where all are aligned.
+    pub(crate) run: fn(DType) -> u32,
+    /// `FINISH` of the source.
+    pub(crate) finish: &'static str,
+}
+
+/// What sums `spec` in `variant`.
+pub(crate) fn main(spec: &GemmSpec, variant: Variant) -> Main {
+    let numbers = Numbers::of(spec);
+    let (m, n, threads) = numbers.tile(variant);
+    Main {
+        name: "simt",
+        build: numbers.build(variant),
+        tile: (m, n),
+        threads,
+        shared_bytes: 0,
+        run: |_| 4,
+        finish: numbers.finish,
+    }
+}
+
 impl Form {
     pub(crate) fn new(
         device: &Arc<dyn Device>,
         spec: &GemmSpec,
         grouping: Option<Grouping>,
         align: Align,
-        variant: Variant,
+        main: &Main,
     ) -> Result<Self> {
         let device: &NvidiaDevice = device.downcast_ref().expect("a device of this backend");
-        let numbers = Numbers::of(spec);
-        let (bm, bn, threads) = numbers.tile(variant);
-        let params = Params::of(spec, grouping, align, (bm, bn));
+        let params = Params::of(spec, grouping, align, main.tile, main.run);
         let row_batch = if grouping == Some(Grouping::Contiguous) { 1 } else { u64::from(spec.batch) };
         let (m, cols, format) = (u64::from(spec.m), u64::from(spec.d_cols()), spec.d.format);
         let elements = row_batch * m * cols;
@@ -237,14 +271,17 @@ impl Form {
         let written = staged && !matches!(format.scheme, Scheme::None | Scheme::Tensor);
         let (blocks_o, blocks_i) = format.blocks(spec.m, spec.d_cols());
         let blocks = row_batch * u64::from(blocks_o) * u64::from(blocks_i);
-        let element = if numbers.finish == "double" { 8 } else { 4 };
+        let element = if main.finish == "double" { 8 } else { 4 };
         let stage = |entry, units: u64, per_block: u64| {
             let grid = units.div_ceil(per_block).min(MOST_STORING);
-            Stage::new(device, &store(entry, numbers.finish), grid, 256)
+            Stage::new(device, &store(entry, main.finish), grid, 256)
         };
+        let mut gemm = Stage::new(device, &main.build, params.tiles(), main.threads)?;
+        gemm.config.shared_bytes = main.shared_bytes;
         Ok(Self {
+            name: main.name,
             params,
-            gemm: Stage::new(device, &numbers.build(variant), params.tiles(), threads)?,
+            gemm,
             scales: written.then(|| stage("simt_scales", blocks, 8)).transpose()?,
             codes: staged.then(|| stage("simt_codes", elements, 256)).transpose()?,
             scratch_bytes: if staged { elements * element } else { 0 },
@@ -265,7 +302,7 @@ impl Form {
             [Some(&self.gemm), self.scales.as_ref(), self.codes.as_ref()].into_iter().flatten()
         {
             // SAFETY: the functions came from the plan's device and take `Params` alone; the rest is the caller's promise.
-            unsafe { queue.launch("simt", function, config, &mut pointers) }?;
+            unsafe { queue.launch(self.name, function, config, &mut pointers) }?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Acc, Addend, Epilogue, Gemm, GemmProblem, GemmSpec, Order, Repro, Scheme, Sparsity},
+    op::{Acc, Addend, Epilogue, Gate, Gemm, GemmProblem, GemmSpec, Order, Repro, Scheme, Sparsity},
     source_hash,
 };
 use launch::Ready;
@@ -101,8 +101,9 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
         let resident = variants::resident(caps.units, tile);
         // What is contiguous along m or n comes in boxes of 64, which the blocks of a cluster part among them.
         let parts = |rows: u32, blocks: u32| rows.is_multiple_of(64 * blocks);
+        let gates = if spec.epilogue.gate == Gate::Halves { 2 } else { 1 };
         let boxes = (spec.a.order == Order::Row || parts(tile.m, tile.cluster.1))
-            && (spec.b.order == Order::Col || parts(tile.n, tile.cluster.0));
+            && (spec.b.order == Order::Col || parts(tile.n, tile.cluster.0.max(gates)));
         width > 0
             && boxes
             && tile.resident * (shared + if tile.resident > 1 { 1024 } else { 0 }) <= caps.shared_bytes
@@ -128,6 +129,10 @@ pub(super) fn operands(spec: &GemmSpec) -> Check {
         let (operand, format) =
             if matches!(a, Scheme::Tensor | Scheme::Row) { ("b", spec.b.format) } else { ("a", spec.a.format) };
         return Err(Unsupported::Scheme { operand, got: format.to_string() });
+    }
+    // The scales of one matrix are all that is known of.
+    if a == Scheme::Row && spec.batch > 1 {
+        return Err(Unsupported::Scheme { operand: "a", got: spec.a.format.to_string() });
     }
     let layout = |operand, order: Order| Err(Unsupported::Layout { operand, got: order.to_string() });
     match (spec.a.order, spec.b.order) {

@@ -221,5 +221,7 @@ pub(super) fn fits(tile: &Tile, spec: &GemmSpec, caps: &Caps, apart: bool) -> bo
     let registers = caps.registers.max(1 << 16) / (tile.threads() * tile.resident);
     let (stages, _) = tile.stages(caps.shared_bytes, tokens, apart);
     let stage = tile.bytes(tokens).0;
-    sums + 56 <= registers && stages * stage >= tile.inbox(tokens) + 2 * stage && (tile.split == 1 || spec.k > tile.stage_k(spec) * tile.split)
+    sums + 56 <= registers
+        && stages * stage >= tile.inbox(tokens) + 2 * stage
+        && (tile.split == 1 || spec.k > tile.stage_k(spec) * tile.split)
 }

@@ -2,9 +2,12 @@
 //!
 //! As `gemm`'s kernel of that name; every block finds its group from the numbers in memory. Limits: none.
 
-use crate::gemm::simt::{self, Buffers, Form};
+use crate::gemm::{
+    is_invariant_elsewhere,
+    simt::{self, Buffers, Form},
+};
 use kp_hal::{
-    Caps, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Variant,
+    Caps, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant,
     op::{GroupedGemm, GroupedGemmArgs, GroupedGemmProblem, Grouping},
     source_hash,
 };
@@ -22,7 +25,10 @@ impl Kernel<GroupedGemm> for Simt {
         const { source_hash(include_bytes!("simt.rs")) ^ simt::CODE.rotate_left(1) }
     }
 
-    fn supports(&self, _: &Caps, p: &GroupedGemmProblem) -> Support {
+    fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
+        if is_invariant_elsewhere(super::LIST, caps, p, "simt") {
+            return Err(Unsupported::Repro { asked: p.repro() });
+        }
         simt::supports(&p.gemm)
     }
 
@@ -32,7 +38,7 @@ impl Kernel<GroupedGemm> for Simt {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
-        let code = Form::new(device, &p.gemm, Some(p.grouping), p.align(), variant)?;
+        let code = Form::new(device, &p.gemm, Some(p.grouping), p.align(), &simt::main(&p.gemm, variant))?;
         // SAFETY: the kernels touch what the spec names, and the scratch that `scratch_bytes` counts.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, code.scratch_bytes, Box::new(code)) })
     }

@@ -146,7 +146,13 @@ impl From<&GroupedGemmArgs<'_>> for Buffers {
 
 impl Params {
     /// Everything but what a launch brings; `tile` is rows and columns of A·B that one block makes.
-    pub(super) fn of(spec: &GemmSpec, grouping: Option<Grouping>, align: Align, (tile_m, tile_n): (u32, u32)) -> Self {
+    pub(super) fn of(
+        spec: &GemmSpec,
+        grouping: Option<Grouping>,
+        align: Align,
+        (tile_m, tile_n): (u32, u32),
+        run: fn(DType) -> u32,
+    ) -> Self {
         let GemmSpec { batch, m, n, k, .. } = *spec;
         let row_batch = if grouping == Some(Grouping::Contiguous) { 1 } else { batch };
         let tiles_n = match spec.epilogue.gate {
@@ -160,12 +166,12 @@ impl Params {
             _ => u64::from(batch) * u64::from(m.div_ceil(tile_m)),
         };
         let tiles = if row_batch == 0 || m == 0 { 0 } else { row_tiles * u64::from(tiles_n) };
-        let mut a = Operand::of(&spec.a, (m, k), Side::A, align);
+        let mut a = Operand::of(&spec.a, (m, k), Side::A, align, run);
         if spec.sparsity == Sparsity::TwoOfFour {
             a.form = FORM_SPARSE;
         }
-        let mut b = Operand::of(&spec.b, (n, k), Side::B, align);
-        let per_run = |x: &Operand, elements: u32| elements.is_multiple_of(4) || x.form != FORM_OUTER;
+        let mut b = Operand::of(&spec.b, (n, k), Side::B, align, run);
+        let per_run = |x: &Operand, elements: u32| elements.is_multiple_of(run(spec.b.dtype())) || x.form != FORM_OUTER;
         // Groups start at any row, and the second half of gated columns anywhere.
         a.vector &= u8::from(grouping != Some(Grouping::Contiguous) || a.form != FORM_OUTER);
         b.vector &= u8::from(spec.epilogue.gate != Gate::Halves || per_run(&b, n / 2));
@@ -203,7 +209,7 @@ const FORM_PANEL: u32 = 2;
 const FORM_SPARSE: u32 = 3;
 
 impl Operand {
-    fn of(matrix: &Matrix, (outer, inner): (u32, u32), side: Side, align: Align) -> Self {
+    fn of(matrix: &Matrix, (outer, inner): (u32, u32), side: Side, align: Align, run: fn(DType) -> u32) -> Self {
         let form = match (matrix.order, side) {
             (Order::Panel { .. }, _) => FORM_PANEL,
             (Order::Row, Side::A) | (Order::Col, Side::B) => FORM_INNER,
@@ -215,8 +221,8 @@ impl Operand {
         };
         let format = matrix.format;
         let scales = Scales::of(format, (outer, inner));
-        // Four elements, or 16 bytes if that is less.
-        let run = (4 * u64::from(format.dtype.bits()) / 8).min(16);
+        // As many elements as are loaded at once, or 16 bytes if that is less.
+        let run = (u64::from(run(format.dtype) * format.dtype.bits()) / 8).min(16);
         let starts = |elements: u64| (elements * u64::from(format.dtype.bits()) / 8).is_multiple_of(run);
         let aligned = u64::from(align.bytes()) >= run && starts(matrix.ld.into()) && starts(matrix.stride);
         Self {
@@ -336,7 +342,7 @@ mod tests {
 
     fn params(text: &str) -> Params {
         let problem: GemmProblem = text.parse().expect(text);
-        Params::of(&problem, None, problem.align(), (128, 128))
+        Params::of(&problem, None, problem.align(), (128, 128), |_| 4)
     }
 
     #[test]
@@ -359,7 +365,7 @@ mod tests {
         assert_eq!(params("gemm 1x1x300x8 f32:f32:f32 gate=halves").tiles(), 3);
         assert_eq!(params("gemm 0x0x0x0 f32:f32:f32").tiles(), 0);
         let spec = *params_spec("gemm 4x129x128x8 f32:f32:f32").spec();
-        let groups = Params::of(&spec, Some(Grouping::Contiguous), Align::default(), (128, 128));
+        let groups = Params::of(&spec, Some(Grouping::Contiguous), Align::default(), (128, 128), |_| 4);
         assert_eq!(groups.tiles(), 2 + 4);
     }
 

@@ -1,0 +1,200 @@
+//! D = A·B on the matrix unit of any device since sm_80, with every epilogue and layout of D that there is.
+//!
+//! See `kernels/gemm/cuda/sm80.cu`. Limits: A and B of one type, 16 or 8 bits or TF32, scaled by rows at most; no panels, and
+//! those of 8 and 32 bits contiguous along k; sums of 8-bit floats stay in the matrix unit (`acc=f32fast`).
+
+use super::{
+    Check,
+    simt::{self, Form, Main},
+};
+use crate::compile::{Build, Listed, Source, source};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Acc, Gemm, GemmProblem, GemmSpec, Order, Scheme, Sparsity, Spec},
+    source_hash,
+};
+use std::{borrow::Cow, sync::Arc};
+
+/// The kernel.
+pub(crate) struct Sm80;
+
+static SOURCE: Source =
+    source!("gemm/cuda/sm80.cu", "gemm/cuda/simt.cuh", "gemm/cuda/simt_finish.cuh", "common/cuda/numbers.cuh");
+
+/// Everything that a result of this kernel depends on.
+pub(crate) const CODE: u64 =
+    source_hash(include_bytes!("sm80.rs")) ^ super::hash(&SOURCE).rotate_left(1) ^ simt::STORE_CODE;
+
+/// Edge of the tile and stages, `TILE` of the source; append only, because wisdom names variants by their place.
+const TILES: [(u32, u32); 2] = [(128, 3), (64, 4)];
+
+impl Kernel<Gemm> for Sm80 {
+    fn name(&self) -> &'static str {
+        "sm80"
+    }
+
+    fn code(&self) -> u64 {
+        CODE
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        if super::is_invariant_elsewhere(super::LIST, caps, p, "sm80") {
+            return Err(Unsupported::Repro { asked: p.repro() });
+        }
+        supports(caps, p.spec())
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        estimate(caps, p.spec(), p.batch, variant)
+    }
+
+    fn note(&self, _: &Caps, p: &GemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
+        super::padding(p, TILES[usize::from(variant.0)].0)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        let code = Form::new(device, p.spec(), None, p.align(), &main(p.spec(), variant))?;
+        // SAFETY: the kernels touch what the spec names, and the scratch that `scratch_bytes` counts.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, code.scratch_bytes, Box::new(code)) })
+    }
+}
+
+/// Types of A and B by their names in the source.
+const TYPES: [(DType, &str); 6] = [
+    (DType::Bf16, "BF16"),
+    (DType::F16, "F16"),
+    (DType::Tf32, "TF32"),
+    (DType::E4m3, "E4M3"),
+    (DType::E5m2, "E5M2"),
+    (DType::I8, "S8"),
+];
+
+fn name_of(t: DType) -> Option<&'static str> {
+    TYPES.iter().find(|(of, _)| *of == t).map(|(_, name)| *name)
+}
+
+/// Which variants run a product, whose rows may be grouped.
+pub(crate) fn supports(caps: &Caps, spec: &GemmSpec) -> Support {
+    if !caps.has("cp.async") {
+        return Err(Unsupported::Arch { need: "sm_80", got: caps.arch.to_string() });
+    }
+    operands(caps, spec)?;
+    let shared = |v: Variant| shared_bytes(TILES[usize::from(v.0)]);
+    let otherwise = Unsupported::SharedMemory { need: shared(Variant(1)).into(), have: caps.shared_bytes.into() };
+    Variants::filter(TILES.len() as u8, otherwise, |v| shared(v) <= caps.shared_bytes)
+}
+
+fn shared_bytes((edge, stages): (u32, u32)) -> u32 {
+    stages * 2 * edge * 128
+}
+
+fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
+    let t = spec.a.dtype();
+    if name_of(t).is_none() || !caps.mma.contains(t) {
+        return Err(Unsupported::DType { operand: "a", got: t });
+    }
+    if spec.b.dtype() != t {
+        return Err(Unsupported::DType { operand: "b", got: spec.b.dtype() });
+    }
+    for (operand, matrix, along_k) in [("a", &spec.a, Order::Row), ("b", &spec.b, Order::Col)] {
+        let across = matrix.order != along_k;
+        if matches!(matrix.order, Order::Panel { .. }) || across && t.bits() != 16 {
+            return Err(Unsupported::Layout { operand, got: matrix.order.to_string() });
+        }
+        if !matches!(matrix.format.scheme, Scheme::None | Scheme::Tensor | Scheme::Row) {
+            return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
+        }
+    }
+    let fits = match (t.is_float(), t.bits()) {
+        (false, _) => spec.acc == Acc::I32,
+        (true, 8) => spec.acc == Acc::F32Fast,
+        (true, _) => matches!(spec.acc, Acc::F32 | Acc::F32Fast),
+    };
+    if !fits {
+        return Err(Unsupported::Option { option: "acc", got: spec.acc.to_string() });
+    }
+    if spec.sparsity != Sparsity::Dense {
+        return Err(Unsupported::Option { option: "sparse", got: spec.sparsity.to_string() });
+    }
+    Ok(())
+}
+
+/// What sums `spec` in `variant`.
+pub(crate) fn main(spec: &GemmSpec, variant: Variant) -> Main {
+    let tile = TILES[usize::from(variant.0)];
+    let wide = spec.acc == Acc::I32 || simt::finishes_wide(spec);
+    let finish = if wide { "double" } else { "float" };
+    let outer = [spec.a.order == Order::Col, spec.b.order == Order::Row];
+    Main {
+        name: "sm80",
+        build: build(spec.a.dtype(), finish, variant, outer),
+        tile: (tile.0, tile.0),
+        threads: 256,
+        shared_bytes: shared_bytes(tile),
+        run: |t| 128 / t.bits(),
+        finish,
+    }
+}
+
+fn build(t: DType, finish: &'static str, variant: Variant, [a_outer, b_outer]: [bool; 2]) -> Build {
+    let flag = |on: bool| u8::from(on).to_string();
+    let defines = vec![
+        ("KP_TYPE", name_of(t).expect("`supports` has looked at the type").to_owned()),
+        ("FINISH", finish.to_owned()),
+        ("TILE", variant.0.to_string()),
+        ("KP_STAGES", TILES[usize::from(variant.0)].1.to_string()),
+        ("KP_A_OUTER", flag(a_outer)),
+        ("KP_B_OUTER", flag(b_outer)),
+        ("KP_WHOLE", flag(!t.is_float())),
+        ("KP_FP8", flag(t.is_float() && t.bits() == 8)),
+    ];
+    Build { source: &SOURCE, entry: "sm80", defines }
+}
+
+/// Every build there is for `arch`.
+pub(crate) fn builds(arch: &str) -> Vec<Listed> {
+    let version: u32 = arch.trim_start_matches("sm_").trim_end_matches('a').parse().unwrap_or(0);
+    let mut builds = Vec::new();
+    for (t, _) in TYPES {
+        let is_fp8 = t.is_float() && t.bits() == 8;
+        if version < if is_fp8 { 89 } else { 80 } {
+            continue;
+        }
+        for finish in if t.is_float() { &["float", "double"][..] } else { &["double"] } {
+            for variant in (0..TILES.len() as u8).map(Variant) {
+                for outer in if t.bits() == 16 {
+                    &[[false; 2], [false, true], [true, false], [true; 2]][..]
+                } else {
+                    &[[false; 2]]
+                } {
+                    let listed = Listed::new("gemm/sm80", build(t, finish, variant, *outer));
+                    // On sm_90, whose fragments of 8-bit floats are unpacked to 16 bits.
+                    let why = is_fp8.then_some(
+                        "fragments of 8-bit floats are unpacked where the matrix unit has no such fragments",
+                    );
+                    builds.push(Listed { local_memory: why, ..listed });
+                }
+            }
+        }
+    }
+    builds
+}
+
+/// Waves of tiles at a share of the peak, or memory's pace; `row_batch` counts how often `m` repeats.
+pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, row_batch: u32, variant: Variant) -> Nanos {
+    let (edge, _) = TILES[usize::from(variant.0)];
+    let units = f64::from(caps.units.max(1));
+    let tiles = f64::from(row_batch) * f64::from(spec.m.div_ceil(edge)) * f64::from(spec.n.div_ceil(edge));
+    // `wgmma` reads shared memory less often than registers can be filled from it.
+    let reach = if caps.has("wgmma") || caps.has("tcgen05") { 0.45 } else { 0.75 };
+    let share = reach * if edge == 128 { 1.0 } else { 0.6 };
+    let per_unit = caps.rates.get(spec.rate_dtype()) / units * share;
+    let work = 2.0 * f64::from(edge) * f64::from(edge) * f64::from(spec.k) / per_unit;
+    let steps = f64::from(spec.k) * f64::from(spec.a.dtype().bits()) / 1024.0;
+    // Copies are ahead by the stages, so that a step takes a part of memory's latency at least.
+    let waves = (tiles / units).ceil();
+    let sums = waves * work.max(steps * 0.25e-6) + 2.0e-6;
+    let bytes = spec.bytes() as f64 / (caps.bytes_per_s * 0.85);
+    let launches = if simt::is_staged(spec) { 3.0 } else { 1.0 };
+    Nanos::from_secs(launches * caps.launch_ns as f64 * 1e-9 + sums.max(bytes))
+}
