@@ -4,7 +4,7 @@ use crate::{
     operands::{Host, Set},
     record::{Row, round},
     suites::{Line, facts},
-    timing::{self, Timing},
+    timing::{Clock, Method, Timing},
 };
 use anyhow::{Context, Result};
 use kp_core::{Candidate, Engine};
@@ -22,7 +22,7 @@ pub(crate) struct Meter {
     /// Whether they were measured.
     pub(crate) peaks: &'static str,
     queue: Box<dyn Queue>,
-    options: Options,
+    pub(crate) options: Options,
     /// The least part of the roofline that each kernel reached yet: what the next problem may cost.
     reached: HashMap<String, f64>,
 }
@@ -38,6 +38,10 @@ pub(crate) struct Options {
     pub(crate) reference: f64,
     /// Only kernels whose name contains this.
     pub(crate) kernel: Option<String>,
+    /// Of those, only so many that rank first.
+    pub(crate) best: usize,
+    /// What a sample is.
+    pub(crate) method: Method,
 }
 
 /// What came of one problem.
@@ -110,7 +114,7 @@ impl OpVisitor for Measure<'_> {
             meter.options.kernel.as_ref().is_none_or(|part| label.contains(&**part))
         };
         let mut left = Vec::new();
-        for candidate in found.accepted.into_iter().filter(wanted) {
+        for candidate in found.accepted.into_iter().filter(wanted).take(meter.options.best) {
             let label = candidate.label().to_string();
             let reached = meter.reached.get(candidate.kernel.name()).copied().unwrap_or(1.0);
             let expected = Duration::from_secs_f64((floor_ns / reached / 1e9).min(1e9));
@@ -135,7 +139,7 @@ impl OpVisitor for Measure<'_> {
         }
         watch("inputs");
         let host = Host::<O>::new(problem, &line.problem, meter.options.reference);
-        let (count, cold) = timing::sets(host.bytes(), &meter.caps, (memory.free / 4).min(MOST_BYTES));
+        let (count, cold) = meter.options.method.sets(host.bytes(), &meter.caps, (memory.free / 4).min(MOST_BYTES));
         let mut sets = vec![Set::upload(&meter.engine, &host.operands, &mut *meter.queue)?];
         while sets.len() < count {
             sets.push(Set::upload(&meter.engine, &host.operands, &mut *meter.queue)?);
@@ -165,8 +169,9 @@ impl OpVisitor for Measure<'_> {
                 }
                 error = comparison.map(|found| found.max_share);
             }
-            let (kind, budget) = (meter.caps.kind, meter.options.budget);
-            let timing = timing::time(&plan, &host.operands, &mut sets, &mut *meter.queue, kind, budget)?;
+            let Options { method, budget, .. } = meter.options;
+            let clock = Clock { engine: &meter.engine, method, budget };
+            let timing = clock.time(&plan, &host.operands, &mut sets, &mut *meter.queue)?;
             let reached = floor_ns / timing.median_ns;
             meter
                 .reached

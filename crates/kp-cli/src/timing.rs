@@ -2,7 +2,8 @@
 
 use crate::operands::Set;
 use anyhow::Result;
-use kp_hal::{Caps, DeviceKind, Plan, Queue, op::Op};
+use kp_core::Engine;
+use kp_hal::{Buffer, Caps, DeviceKind, Plan, Queue, op::Op};
 use kp_testkit::Operands;
 use std::time::{Duration, Instant};
 
@@ -28,16 +29,148 @@ const WARM_UP: Duration = Duration::from_millis(20);
 /// The least samples of a slow kernel: a median that one disturbance cannot move.
 const FEWEST: usize = 3;
 
-/// The method in words, for records.
-pub(crate) const METHOD: &str = "median of samples of at least 20 us of launches; at least 20 samples over 100 ms, fewer but at least 3 \
-                                 if the budget of the row ends first; operands rotated through twice the last-level cache where cold; \
-                                 device clock on a GPU, host clock around launches and a synchronization on a CPU";
+/// What a sample is. Rivals are timed in one of the last two ways by their own tools: compare like with like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub(crate) enum Method {
+    /// Launches one after another, each on operands that the cache does not hold
+    #[default]
+    Rotate,
+    /// One launch after the cache was overwritten
+    Flush,
+    /// Replays of a recording of launches on the same operands, which the cache may hold
+    Graph,
+}
 
-/// Times `plan` over `sets` of operands in turn.
-///
-/// # Errors
-/// What launching or the queue returned.
-pub(crate) fn time<O: Op>(
+impl Method {
+    /// The method in words, for records.
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Self::Rotate => {
+                "median of samples of at least 20 us of launches; at least 20 samples over 100 ms, fewer but at least 3 if the \
+                 budget of the row ends first; operands rotated through twice the last-level cache where cold; device clock on a \
+                 GPU, host clock around launches and a synchronization on a CPU"
+            }
+            Self::Flush => {
+                "median of single launches, each after 256 MiB or twice the last-level cache were overwritten; at least 20 over \
+                 100 ms, fewer but at least 3 if the budget of the row ends first; device clock on a GPU, host clock around the \
+                 launch and a synchronization on a CPU"
+            }
+            Self::Graph => {
+                "median of replays of a recording of launches on the same operands, at least 2 ms and 10 launches long; at least 20 \
+                 replays over 100 ms, fewer but at least 3 if the budget of the row ends first; device clock on a GPU, host \
+                 clock around the replay and a synchronization on a CPU"
+            }
+        }
+    }
+
+    /// How many sets of operands of `bytes` bytes it wants, and whether a launch finds none of its operands in the last-level cache.
+    pub(crate) fn sets(self, bytes: u64, caps: &Caps, room: u64) -> (usize, bool) {
+        match self {
+            Self::Rotate => sets(bytes, caps, room),
+            Self::Flush => (1, true),
+            Self::Graph => (1, false),
+        }
+    }
+}
+
+/// A recording is at least this long, so that what a replay costs by itself does not count.
+const RECORDING: Duration = Duration::from_millis(2);
+/// And has at least so many launches.
+const RECORDED: u128 = 10;
+/// What a flush overwrites at least.
+const FLUSHED: u64 = 256 << 20;
+
+/// How to measure.
+pub(crate) struct Clock<'e> {
+    /// Where.
+    pub(crate) engine: &'e Engine,
+    /// What a sample is.
+    pub(crate) method: Method,
+    /// Time for the samples.
+    pub(crate) budget: Duration,
+}
+
+impl Clock<'_> {
+    /// Times `plan` over `sets` of operands in turn.
+    ///
+    /// # Errors
+    /// What launching or the queue returned; `NotCapturable` for recordings on a backend without.
+    pub(crate) fn time<O: Op>(
+        &self,
+        plan: &Plan<O>,
+        host: &Operands,
+        sets: &mut [Set],
+        queue: &mut dyn Queue,
+    ) -> Result<Timing> {
+        let kind = self.engine.caps().kind;
+        match self.method {
+            Method::Rotate => rotated(plan, host, sets, queue, kind, self.budget),
+            Method::Flush => {
+                let mut over = self.engine.alloc(FLUSHED.max(2 * last_level(self.engine.caps())))?;
+                flushed(plan, host, &mut sets[0], &mut over, queue, (kind, self.budget))
+            }
+            Method::Graph => replayed(plan, host, &mut sets[0], queue, kind, self.budget),
+        }
+    }
+}
+
+fn flushed<O: Op>(
+    plan: &Plan<O>,
+    host: &Operands,
+    set: &mut Set,
+    over: &mut Buffer,
+    queue: &mut dyn Queue,
+    (kind, budget): (DeviceKind, Duration),
+) -> Result<Timing> {
+    let args = set.args::<O>(host)?;
+    for _ in 0..FEWEST {
+        plan.launch(queue, &args)?;
+    }
+    queue.sync()?;
+    sampled(budget, || {
+        queue.fill(over.slice_mut(), 0)?;
+        if kind == DeviceKind::Cpu {
+            queue.sync()?;
+        }
+        timed(kind, queue, |queue| Ok(plan.launch(queue, &args)?))
+    })
+}
+
+fn replayed<O: Op>(
+    plan: &Plan<O>,
+    host: &Operands,
+    set: &mut Set,
+    queue: &mut dyn Queue,
+    kind: DeviceKind,
+    budget: Duration,
+) -> Result<Timing> {
+    let args = set.args::<O>(host)?;
+    let one = (0..FEWEST)
+        .map(|_| timed(kind, queue, |queue| Ok(plan.launch(queue, &args)?)))
+        .try_fold(f64::INFINITY, |least, ns| ns.map(|ns| least.min(ns)))?;
+    let times = RECORDING.as_nanos().div_ceil((one as u128).max(20)).clamp(RECORDED, 10_000) as u32;
+    let recording = plan.record(queue, &args, times)?;
+    let start = Instant::now();
+    while start.elapsed() < WARM_UP.min(budget / 2) {
+        recording.replay(queue)?;
+        queue.sync()?;
+    }
+    sampled(budget, || Ok(timed(kind, queue, |queue| Ok(recording.replay(queue)?))? / f64::from(times)))
+}
+
+/// Samples until there are enough or the budget ends.
+fn sampled(budget: Duration, mut sample: impl FnMut() -> Result<f64>) -> Result<Timing> {
+    let start = Instant::now();
+    let mut samples = Vec::new();
+    while samples.len() < FEWEST
+        || (start.elapsed() < budget && (samples.len() < SAMPLES || start.elapsed() < SPAN) && samples.len() < 100_000)
+    {
+        samples.push(sample()?);
+    }
+    Ok(summary(samples))
+}
+
+fn rotated<O: Op>(
     plan: &Plan<O>,
     host: &Operands,
     sets: &mut [Set],
@@ -62,29 +195,17 @@ pub(crate) fn time<O: Op>(
         one = one.min(before.elapsed());
     }
     let repeats = SAMPLE.as_nanos().div_ceil(one.as_nanos().max(20)).clamp(1, 10_000) as u64;
-    let start = Instant::now();
-    let mut samples = Vec::new();
-    while samples.len() < FEWEST
-        || (start.elapsed() < budget && (samples.len() < SAMPLES || start.elapsed() < SPAN) && samples.len() < 100_000)
-    {
-        let ns = match kind {
-            DeviceKind::Cpu => on_host(queue, |queue| launch(queue, repeats))?,
-            _ => on_device(queue, |queue| launch(queue, repeats))?,
-        };
-        samples.push(ns / repeats as f64);
+    sampled(budget, || Ok(timed(kind, queue, |queue| launch(queue, repeats))? / repeats as f64))
+}
+
+/// Nanoseconds that `work` takes: by the device's clock on a GPU, by the host's on a CPU.
+fn timed(kind: DeviceKind, queue: &mut dyn Queue, work: impl FnOnce(&mut dyn Queue) -> Result<()>) -> Result<f64> {
+    let before = Instant::now();
+    if kind == DeviceKind::Cpu {
+        work(queue)?;
+        queue.sync()?;
+        return Ok(before.elapsed().as_nanos() as f64);
     }
-    Ok(summary(samples))
-}
-
-fn on_host(queue: &mut dyn Queue, work: impl FnOnce(&mut dyn Queue) -> Result<()>) -> Result<f64> {
-    let before = Instant::now();
-    work(queue)?;
-    queue.sync()?;
-    Ok(before.elapsed().as_nanos() as f64)
-}
-
-fn on_device(queue: &mut dyn Queue, work: impl FnOnce(&mut dyn Queue) -> Result<()>) -> Result<f64> {
-    let before = Instant::now();
     let from = queue.mark()?;
     work(queue)?;
     let to = queue.mark()?;
@@ -106,11 +227,15 @@ fn summary(mut samples: Vec<f64>) -> Timing {
 
 /// How many sets of `bytes` bytes of operands it takes for a launch to find nothing of its own in the last-level cache, and
 /// whether the sets allowed by `room` bytes of memory are so many.
-pub(crate) fn sets(bytes: u64, caps: &Caps, room: u64) -> (usize, bool) {
-    let cache = caps.l1_bytes.max(caps.l2_bytes).max(caps.l3_bytes);
+fn sets(bytes: u64, caps: &Caps, room: u64) -> (usize, bool) {
+    let cache = last_level(caps);
     let wanted = (2 * cache).div_ceil(bytes.max(1)) + 1;
     let allowed = (room / bytes.max(1)).clamp(1, MOST_SETS);
     (wanted.min(allowed) as usize, cache > 0 && wanted <= allowed)
+}
+
+fn last_level(caps: &Caps) -> u64 {
+    caps.l1_bytes.max(caps.l2_bytes).max(caps.l3_bytes)
 }
 
 /// More sets than this would only serve problems that take no time.

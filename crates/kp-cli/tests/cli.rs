@@ -168,6 +168,26 @@ fn explain_ranks_and_run_runs_the_winner() {
 }
 
 #[test]
+fn bench_times_the_best_as_it_is_told() {
+    let bench = |more: &[&str]| json(&[&["bench", "--json", "--budget", "20ms", "--best", "1", GEMM], more].concat());
+    let first = json(&["explain", "--json", GEMM])["candidates"][0]["kernel"].clone();
+    for (method, says, cold) in [("rotate", "rotated", None), ("flush", "overwritten", Some(true))] {
+        let done = bench(&["--method", method]);
+        let suite = &done["suites"][0];
+        let rows = suite["rows"].as_array().expect("rows");
+        let label = |row: &Value| Some(format!("{}#{}", row["kernel"].as_str()?, row["variant"]));
+        assert!(rows.len() == 1 && label(&rows[0]).as_deref() == first.as_str(), "{rows:?}");
+        assert!(cold.is_none_or(|cold| rows[0]["cold"] == cold), "{rows:?}");
+        assert!(suite["header"]["method"].as_str().is_some_and(|method| method.contains(says)), "{suite}");
+    }
+    // A backend without graphs is told apart from one that is slow: no row, and the reason.
+    let done = bench(&["--method", "graph"]);
+    let suite = &done["suites"][0];
+    assert!(suite["rows"].as_array().is_some_and(Vec::is_empty), "{suite}");
+    assert!(suite["skipped"].to_string().contains("cannot be captured"), "{suite}");
+}
+
+#[test]
 fn bench_times_every_candidate_and_writes_whole_files() {
     let folder = Folder::new("bench");
     let (report, record) = (folder.path("report.html"), folder.path("record"));

@@ -11,7 +11,8 @@ use crate::{
     record::{Header, Peer, Record, Row, SCHEMA, Writer},
     report::{self, Run},
     suites::{self, Line, Suite, facts},
-    timing, units, usage,
+    timing::Method,
+    units, usage,
 };
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
@@ -48,6 +49,12 @@ pub(crate) struct Args {
     /// Only kernels whose name contains this
     #[arg(long, value_name = "PART")]
     kernel: Option<String>,
+    /// Of those, only so many that rank first
+    #[arg(long, value_name = "COUNT", default_value_t = usize::MAX, hide_default_value = true)]
+    best: usize,
+    /// What a sample is
+    #[arg(long, value_enum, default_value_t = Method::Rotate)]
+    method: Method,
     /// Time for the samples of each kernel
     #[arg(long, default_value = "1s", value_parser = output::duration, value_name = "TIME")]
     budget: Duration,
@@ -108,6 +115,8 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         longest: args.longest,
         reference: if args.no_check { 0.0 } else { REFERENCE },
         kernel: args.kernel.clone(),
+        best: args.best,
+        method: args.method,
     };
     out.remark(&format!("{}: measuring peaks", engine.info().name));
     let mut meter = Meter::new(engine.clone(), options)?;
@@ -283,7 +292,7 @@ fn header(engine: &Engine, meter: &Meter, suite: &Suite, class: &str) -> Header 
         bytes_per_s: crate::record::round(caps.bytes_per_s),
         flops_per_s: types.map(|t| (t.to_string(), crate::record::round(caps.rates.get(t)))).collect(),
         peaks: meter.peaks.to_owned(),
-        method: timing::METHOD.to_owned(),
+        method: meter.options.method.words().to_owned(),
     }
 }
 

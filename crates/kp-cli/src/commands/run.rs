@@ -5,7 +5,7 @@ use crate::{
     operands::{Host, Set, reference_cost},
     output::Output,
     suites::{self, Facts, facts},
-    timing::{self, Timing},
+    timing::{Clock, Method, Timing},
     units,
 };
 use anyhow::Result;
@@ -49,7 +49,7 @@ impl OpVisitor for Go<'_> {
         let mut queue = engine.queue()?;
         let host = Host::<O>::new(problem, self.problem, REFERENCE_LIMIT);
         let free = engine.device().memory()?.free;
-        let (count, cold) = timing::sets(host.bytes(), engine.caps(), (free / 4).min(MOST_BYTES));
+        let (count, cold) = Method::Rotate.sets(host.bytes(), engine.caps(), (free / 4).min(MOST_BYTES));
         let mut sets = vec![Set::upload(engine, &host.operands, &mut *queue)?];
         let args = sets[0].args::<O>(&host.operands)?;
         plan.launch(&mut *queue, &args)?;
@@ -58,8 +58,8 @@ impl OpVisitor for Go<'_> {
         while sets.len() < count {
             sets.push(Set::upload(engine, &host.operands, &mut *queue)?);
         }
-        let kind = engine.caps().kind;
-        let timing = timing::time(&plan, &host.operands, &mut sets, &mut *queue, kind, Duration::from_secs(1))?;
+        let clock = Clock { engine, method: Method::Rotate, budget: Duration::from_secs(1) };
+        let timing = clock.time(&plan, &host.operands, &mut sets, &mut *queue)?;
         Ok(Ran {
             how: engine.how(&plan),
             timing,
