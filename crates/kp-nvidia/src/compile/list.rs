@@ -75,14 +75,4 @@ mod tests {
             assert_eq!(listed, reached, "{}: listed and included headers", source.name);
         }
     }
-
-    #[test]
-    fn entries_are_kernels_of_their_source() {
-        for listed in ARCHS.iter().flat_map(|arch| builds(arch)) {
-            let source = listed.build.source;
-            let texts = source.headers.iter().map(|header| header.1).chain([source.text]);
-            let found = texts.into_iter().any(|text| text.contains(&format!(" {}(", listed.build.entry)));
-            assert!(found, "{listed}: {} has no {}", source.name, listed.build.entry);
-        }
-    }
 }
