@@ -5,7 +5,7 @@
 #   SUITES="attention x.txt" ./run.sh other suites, or files of problems
 #   SUITES= BENCHES= ./run.sh         tests only
 #   TESTS="conformance-kp-nvidia" ./run.sh   these tests instead of all; TESTS= for none
-#   FILTER=gemm ./run.sh              of each test program, the tests whose names contain it
+#   FILTER="gemm --test-threads 8" ./run.sh  arguments of test programs: of each, the tests whose names contain the word
 #   KP_REQUIRE=nvidia ./run.sh        a missing device is a failure, not a skip
 #   KP_DEVICE=cpu ./run.sh            suites on another device than the best
 #   OUT=/somewhere ./run.sh           where results go; ./out otherwise
@@ -31,7 +31,7 @@ programs() {
 cat "$out/info.txt"
 
 for name in ${TESTS-$(programs test)}; do
-    # shellcheck disable=SC2086 # a filter may be several words
+    # shellcheck disable=SC2086 # several arguments
     if "$here/test-$name" ${FILTER:-} >"$out/$name.txt" 2>&1; then verdict=ok; else verdict=FAILED failed=1; fi
     echo "$name: $verdict: $(grep -e '^test result' -e '^skipped' "$out/$name.txt" | sort | uniq -c | tr -s '\n ' ' ')"
 done
