@@ -1,6 +1,6 @@
 // D = act(alpha · A·B + beta · C + bias) + residual on sm_90a: 16-bit and 8-bit floats, sums in f32.
 //
-//     block     1 warpgroup that copies + KP_WARPGROUPS that multiply; 128 threads each
+//     block     1 warpgroup that copies (a thread each for A and B) + KP_WARPGROUPS that multiply; 128 threads each
 //     tile      KP_BM x KP_BN of D per block, or per warpgroup if KP_PINGPONG; 128 bytes of k per stage
 //     cluster   KP_CLUSTER_M x KP_CLUSTER_N blocks; those along m load each a part of their B for all, those along n of their A;
 //               or KP_CLUSTER_K blocks that part the k of one tile, and exchange their sums through shared memory
@@ -18,10 +18,14 @@
 //     D  box {`Store::WIDTH` bytes, 64 rows}, swizzle of that width
 // A_BOX is KP_BM / KP_CLUSTER_N; B_BOX is KP_BN / KP_CLUSTER_M, at most KP_BN / 2 if the gate is HALVES.
 //
-// Launch: grid a multiple of the cluster, at most what fits the device at once if tiles are streamed; block 128 (1 + KP_WARPGROUPS);
-// dynamic shared memory `Config::SHARED`; attribute programmatic stream serialization allowed. Streamed tiles need at least one k block
-// per cluster in all. `partials` holds, per block, a tile in f32;
-// `flags`, per block and multiplying warpgroup, a u32 that is 0 before the launch and again after it. Both are read only if tiles are streamed.
+// Launch: grid a multiple of the cluster, at most what fits the device at once if tiles are streamed, exactly one cluster per tile if
+// KP_CLUSTER_K > 1; block 128 (1 + KP_WARPGROUPS); dynamic shared memory `Config::SHARED`; attribute programmatic stream serialization
+// allowed. `partials` holds, per block, a tile in f32; `flags`, per block and multiplying warpgroup, a u32 that is 0 before the launch and
+// again after it. Both are touched only if tiles are streamed.
+//
+// Limits: k at least 1, and KP_CLUSTER_K k blocks; rows of A, B and D, and matrices of a batch, a multiple of 16 bytes apart; a row of D
+// itself too, since the copy engine cuts off what it stores at multiples of 16 bytes only. The rest of a variant's is checked by
+// `static_assert`.
 #include "common/cuda/wgmma.cuh"
 #include "gemm/cuda/sm90_epilogue.cuh"
 
@@ -141,7 +145,7 @@ struct Config {
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
     // Registers per thread of the copying warpgroup and of the multiplying ones; their sum is what the launch gave all.
     static constexpr int LAUNCHED = 65536 / KP_RESIDENT / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS);
-    static constexpr int COPYING = KP_RESIDENT > 1 ? 32 : WARPGROUPS == 2 && (MI + (PROMOTE > 0)) * WN < 384 ? 56 : 40;
+    static constexpr int COPYING = KP_RESIDENT > 1 || WARPGROUPS == 3 ? 32 : WARPGROUPS == 2 && (MI + (PROMOTE > 0)) * WN < 384 ? 56 : 40;
     static constexpr int MULTIPLYING = (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 < 248 ? (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 : 248;
 
     static_assert(TEAM_M * TEAM_N == TEAM && WM % 64 == 0 && WM * TEAM_M == KP_BM, "warpgroups part the tile");
@@ -333,21 +337,28 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
 // The same for 8-bit types, whose tensor cores keep fewer bits: the sums of each stage are added in full f32. While one warpgroup adds, the
 // other's products are under way; they take turns, lest both add at once.
 KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block, u32 group) {
+    constexpr bool TURNS = Config::WARPGROUPS > 1;
+    u32 next = (group + 1) % Config::WARPGROUPS;
     sums = {};
     float part[Config::WN / 2];
-    for (u32 k = item.begin; k < item.end; k++, ring.step()) {
-        ptx::mbarrier_wait(ring.full(), ring.parity);
+    ptx::mbarrier_wait(ring.full(), ring.parity);
+    for (u32 k = item.begin; k < item.end; k++) {
         Operands operands(ring, team_m, team_n);
 #pragma unroll
         for (int i = 0; i < Config::MI; i++) {
-            if (Config::WARPGROUPS == 2) ptx::sync_threads(TURN + group, 256);
+            if (TURNS) ptx::sync_threads(TURN + group, 256);
             wgmma::fence();
 #pragma unroll
             for (int step = 0; step < 4; step++) operands.multiply(part, i, step, step > 0);
             wgmma::commit();
-            if (Config::WARPGROUPS == 2) ptx::arrive_threads(TURN + (group ^ 1), 256);
+            if (TURNS) ptx::arrive_threads(TURN + next, 256);
             wgmma::wait<0>();
-            if (i == Config::MI - 1) release(ring.empty(), block);
+            if (i == Config::MI - 1) {
+                release(ring.empty(), block);
+                // The next stage is usually there; what remains is to add, and to issue at once.
+                ring.step();
+                if (k + 1 < item.end) ptx::mbarrier_wait(ring.full(), ring.parity);
+            }
             wgmma::pin(part);
 #pragma unroll
             for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part[j];
@@ -441,7 +452,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
     u32 thread = threadIdx.x % 128, barrier = 1 + group, block = place.serving(ptx::lane());
     typename Config::Out out{p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread, 0};
     // Ping-pong: a warpgroup multiplies when the other one has, and so meets every stage in its turn; barriers know only two phases.
-    if ((KP_PINGPONG || (Config::PROMOTE && Config::WARPGROUPS == 2)) && group == 1) ptx::arrive_threads(TURN, 256);
+    if ((KP_PINGPONG || (Config::PROMOTE && Config::WARPGROUPS > 1)) && group == Config::WARPGROUPS - 1) ptx::arrive_threads(TURN, 256);
     Item item;
     for (u32 turn = 0; schedule.next(item); turn++) {
         place.part(item);
