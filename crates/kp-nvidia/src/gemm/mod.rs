@@ -5,7 +5,7 @@
 //! sm90_swap.rs, sm90_swap_stream.rs       the same for up to 128 rows; swap.rs is what they have in common
 //! sm90_e4m3_1d2d.rs, sm90_e4m3_1d1d.rs    e4m3 scaled by blocks; blocks.rs is what they and groups have in common
 //! cublaslt.rs the vendor's library
-//! sm80.rs     the matrix unit of any device since sm_80
+//! sm80.rs     the matrix unit of any device since sm_80; sm80_skinny.rs for up to 16 rows
 //! simt.rs     every form of the op, on any device
 //! macros.rs   how sources spell what a problem says
 //! maps.rs     matrices as the copy engine sees them
@@ -17,6 +17,7 @@ mod macros;
 mod maps;
 pub(crate) mod simt;
 pub(crate) mod sm80;
+mod sm80_skinny;
 mod sm90;
 mod sm90_e4m3_1d1d;
 mod sm90_e4m3_1d2d;
@@ -28,7 +29,7 @@ mod tests;
 
 use crate::compile::{Listed, Source};
 use kp_hal::{
-    Caps, Kernel, KernelList, Unsupported,
+    Caps, KernelList, Unsupported,
     op::{Gemm, GemmSpec, Op, Problem, Repro},
     source_hash,
 };
@@ -41,6 +42,7 @@ type Check = Result<(), Unsupported>;
 pub(crate) const LIST: KernelList<Gemm> = &[
     &sm90_e4m3_1d2d::Sm90E4m3_1d2d,
     &sm90_e4m3_1d1d::Sm90E4m3_1d1d,
+    &sm80_skinny::Sm80Skinny,
     &sm90_swap::Sm90Swap,
     &sm90_swap_stream::Sm90SwapStream,
     &sm90::Sm90,

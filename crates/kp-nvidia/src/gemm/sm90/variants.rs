@@ -139,18 +139,18 @@ impl Tile {
     pub(super) const fn slab_width(&self, d: DType, gate: Gate) -> u32 {
         let columns = self.n / self.team().1 / self.cluster_k / gate.columns();
         let row = columns * d.bits() / 8;
-        let width = if row % 128 == 0 {
+        let width = if row.is_multiple_of(128) {
             128
-        } else if row % 64 == 0 {
+        } else if row.is_multiple_of(64) {
             64
-        } else if row % 32 == 0 {
+        } else if row.is_multiple_of(32) {
             32
         } else {
             return 0;
         };
         // Pairs of 8 columns are stored at once, and both halves of a gate are one warpgroup's.
         let split = matches!(gate, Gate::Halves) && self.team().1 * self.cluster_k > 1;
-        if width * 8 / d.bits() % 16 == 0 && !split { width } else { 0 }
+        if (width * 8 / d.bits()).is_multiple_of(16) && !split { width } else { 0 }
     }
 
     /// Whether a thread has registers for its sums and those of 64 rows besides.
