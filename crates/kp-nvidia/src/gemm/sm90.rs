@@ -107,7 +107,7 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
         width > 0
             && boxes
             && tile.resident * (shared + if tile.resident > 1 { 1024 } else { 0 }) <= caps.shared_bytes
-            && (!promotes(spec) || tile.holds_two_sums())
+            && (!promotes(spec) || tile.holds_two_sums() && !tile.ping_pong)
             && (plain || choice.general)
             && (p.repro() != Repro::BatchInvariant || choice.stream == Stream::No && tile.cluster_k == 1)
             && choice.cut(spec, resident).is_some()
