@@ -11,7 +11,7 @@ use crate::{
     operands::Operands,
     reference::activation as reference,
 };
-use kp_hal::op::{Activation, ActivationProblem, ActivationSpec, Scheme, Spec};
+use kp_hal::op::{Activation, ActivationProblem, ActivationSpec, Spec};
 
 const FLOOR: &[&str] = &[
     "activation 4x64 f32:f32 act=gelu",
@@ -69,7 +69,7 @@ impl Judge for Activation {
     }
 
     fn fewer_rows(problem: &ActivationProblem, operands: &Operands) -> Option<Fewer<Self>> {
-        if !matches!(problem.y.format.scheme, Scheme::None | Scheme::Tensor) {
+        if !tail::scaled_alone(problem.y.format) {
             return None;
         }
         let rows = tail::kept(problem.rows)?;
@@ -83,6 +83,7 @@ impl Judge for Activation {
             "factor" | "residual" => first * cols,
             _ => 0,
         };
-        Some(tail::fewer(small, operands, shift, tail::elements("y", problem.y.ld, rows, problem.cols)))
+        let fewer = tail::fewer(small, operands, shift, tail::elements("y", problem.y.ld, rows, problem.cols));
+        Some(tail::with_scales(fewer, "y_scale", problem.y.format, (rows, problem.rows, problem.cols)))
     }
 }

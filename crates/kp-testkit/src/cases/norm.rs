@@ -86,7 +86,7 @@ impl Judge for Norm {
     }
 
     fn fewer_rows(problem: &NormProblem, operands: &Operands) -> Option<Fewer<Self>> {
-        if !matches!(problem.y.format.scheme, Scheme::None | Scheme::Tensor) {
+        if !tail::scaled_alone(problem.y.format) {
             return None;
         }
         let rows = tail::kept(problem.rows)?;
@@ -99,7 +99,8 @@ impl Judge for Norm {
             "y" => first * ldy,
             _ => 0,
         };
-        Some(tail::fewer(small, operands, shift, tail::elements("y", problem.y.ld, rows, problem.cols)))
+        let fewer = tail::fewer(small, operands, shift, tail::elements("y", problem.y.ld, rows, problem.cols));
+        Some(tail::with_scales(fewer, "y_scale", problem.y.format, (rows, problem.rows, problem.cols)))
     }
 }
 

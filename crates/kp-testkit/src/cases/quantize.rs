@@ -85,10 +85,13 @@ impl Judge for Quantize {
     fn fewer_rows(problem: &QuantizeProblem, operands: &Operands) -> Option<Fewer<Self>> {
         let rows = tail::kept(problem.rows)?;
         let first = u64::from(problem.rows - rows);
-        // Scales of other schemes are not cut by a row alone.
-        let per_row = match (problem.q.format.scheme, problem.scales) {
+        // A scale computed from all rows changes with them; given ones are cut by rows where each row has one.
+        let format = problem.q.format;
+        let per_row = match (format.scheme, problem.scales) {
             (Scheme::None, _) | (Scheme::Tensor, Scales::Given) => 0,
             (Scheme::Row, _) => 1,
+            (Scheme::Tensor | Scheme::Nv, _) | (_, Scales::Given) => return None,
+            _ if tail::scaled_alone(format) => 0,
             _ => return None,
         };
         let small = QuantizeSpec { rows, ..*problem.spec() }.build().ok()?;
@@ -99,7 +102,9 @@ impl Judge for Quantize {
             "q" => first * ldq,
             _ => first * per_row,
         };
-        Some(tail::fewer(small, operands, shift, tail::elements("q", problem.q.ld, rows, problem.cols)))
+        let fewer = tail::fewer(small, operands, shift, tail::elements("q", problem.q.ld, rows, problem.cols));
+        let shape = (rows, problem.rows, problem.cols);
+        Some(tail::with_scales(tail::with_scales(fewer, "scale", format, shape), "zero", format, shape))
     }
 }
 
