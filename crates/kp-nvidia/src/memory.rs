@@ -38,6 +38,7 @@ pub(crate) struct Memory {
     stream: Stream,
     pool: CUmemoryPool,
     total: u64,
+    host_total: u64,
     /// Most dropped bytes that may wait for their queues: how far the host may run ahead of the device.
     backlog: u64,
     unused: Mutex<Unused>,
@@ -104,14 +105,15 @@ impl Memory {
         let mut pool = ptr::null_mut();
         // SAFETY: `props` is complete; the pool is destroyed once, by `drop`.
         unsafe { context.api().cuMemPoolCreate(&mut pool, &props) }.ok()?;
+        let host_total = host_memory().total;
         let unused = Unused {
             dropped: Dropped::new(),
             device: Idle::new(MemoryKind::Device, total / 16),
-            pinned: Idle::new(MemoryKind::Pinned, host_memory().total / 16),
+            pinned: Idle::new(MemoryKind::Pinned, host_total / 16),
             spare: Vec::new(),
         };
         let (backlog, unused, peers) = (total / 8, Mutex::new(unused), Mutex::default());
-        let memory = Self { context, timelines, stream, pool, total, backlog, unused, peers };
+        let memory = Self { context, timelines, stream, pool, total, host_total, backlog, unused, peers };
         // Freed memory stays with the pool: giving pages back and mapping them again takes longer than most kernels.
         memory.set(CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
         Ok(memory)
@@ -124,7 +126,7 @@ impl Memory {
     pub(crate) fn alloc(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Held> {
         let total = match kind {
             MemoryKind::Device => self.total,
-            MemoryKind::Pinned => host_memory().total,
+            MemoryKind::Pinned => self.host_total,
         };
         let Some(size) = bytes.max(1).checked_next_multiple_of(ALIGN).filter(|&size| size <= total) else {
             return Err(self.full(bytes, kind)?.into());

@@ -82,12 +82,12 @@ impl Timeline {
 
     /// The event of mark `seq`, or of a later one if that has taken its place; `None` if there is no such mark.
     pub(crate) fn at_or_after(&self, seq: u64) -> Option<&Event> {
-        if seq == 0 || seq > self.marks() { None } else { self.ring[index(seq)].get() }
+        if (1..=self.marks()).contains(&seq) { self.ring[index(seq)].get() } else { None }
     }
 
     /// The event of mark `seq`; `None` if it is older than the last 1024, or was never made.
     pub(crate) fn at(&self, seq: u64) -> Option<&Event> {
-        self.at_or_after(seq).filter(|_| self.marks() - seq < REMEMBERED)
+        self.at_or_after(seq).filter(|_| is_remembered(seq, self.marks()))
     }
 
     /// Puts the timeline aside while its stream records: fences are where the stream was before.
@@ -164,6 +164,11 @@ fn index(seq: u64) -> usize {
     (seq % REMEMBERED) as usize
 }
 
+/// Whether mark `seq` of `marks` still has its place in the ring.
+fn is_remembered(seq: u64, marks: u64) -> bool {
+    (1..=marks).contains(&seq) && marks - seq < REMEMBERED
+}
+
 /// Every queue of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Timelines {
@@ -221,5 +226,32 @@ impl Timelines {
 
     fn list(&self) -> MutexGuard<'_, Vec<Arc<Timeline>>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_holds_the_last_marks_each_in_its_own_place() {
+        for marks in [0, 1, 1023, 1024, 1025, 5000] {
+            let held: Vec<u64> = (0..=marks + 2).filter(|&seq| is_remembered(seq, marks)).collect();
+            let first = marks.saturating_sub(REMEMBERED - 1).max(1);
+            assert_eq!(held, (first..=marks).collect::<Vec<_>>(), "of {marks}");
+            let mut places: Vec<usize> = held.iter().map(|&seq| index(seq)).collect();
+            places.sort_unstable();
+            places.dedup();
+            assert_eq!(places.len(), held.len(), "of {marks}");
+        }
+    }
+
+    #[test]
+    fn an_event_stands_for_its_mark_or_a_later_one() {
+        // What takes a mark's place is 1024 marks younger, never older: waiting for it is waiting for both.
+        for seq in [1, 7, 1023, 1024, 4097] {
+            let latest_in_place = |marks: u64| (1..=marks).rev().find(|&later| index(later) == index(seq));
+            assert!((seq..seq + 3000).all(|marks| latest_in_place(marks).is_some_and(|found| found >= seq)));
+        }
     }
 }

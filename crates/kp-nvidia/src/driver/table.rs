@@ -12,18 +12,15 @@ use std::ffi::OsStr;
 /// # Errors
 /// `Unavailable` for `what`, naming all that was looked for.
 pub(crate) fn open(what: &'static str, names: &[impl AsRef<OsStr>]) -> Result<&'static Library> {
-    let mut why = String::from("looked for ");
-    for (at, name) in names.iter().enumerate() {
+    let mut failed = Vec::new();
+    for name in names {
         // SAFETY: the vendor's library, whose initialisers any CUDA program runs.
         match unsafe { Library::new(name.as_ref()) } {
             Ok(library) => return Ok(Box::leak(Box::new(library))),
-            Err(e) => {
-                let separator = if at == 0 { "" } else { "; " };
-                why += &format!("{separator}{}: {}", name.as_ref().display(), cause(&e));
-            }
+            Err(e) => failed.push((name.as_ref().display().to_string(), cause(&e))),
         }
     }
-    Err(ErrorKind::Unavailable { what, why: why.into() }.into())
+    Err(ErrorKind::Unavailable { what, why: looked_for(&failed).into() }.into())
 }
 
 /// The loader's own words, without libloading's around them.
@@ -32,6 +29,18 @@ fn cause(error: &libloading::Error) -> String {
         Some(source) => source.to_string(),
         None => error.to_string(),
     }
+}
+
+/// Names and what became of each; what became of several in a row is said once.
+fn looked_for(failed: &[(String, String)]) -> String {
+    // Loaders begin with the name, which the reader has just seen.
+    let plain =
+        |(name, cause): &(String, String)| cause.trim_start_matches(name.as_str()).trim_start_matches(": ").to_owned();
+    let groups = failed.chunk_by(|one, next| plain(one) == plain(next)).map(|group| {
+        let names: Vec<&str> = group.iter().map(|(name, _)| name.as_str()).collect();
+        format!("{}: {}", names.join(", "), plain(&group[0]))
+    });
+    format!("looked for {}", groups.collect::<Vec<_>>().join("; "))
 }
 
 /// The address of `symbol`.
@@ -95,3 +104,18 @@ macro_rules! table {
     };
 }
 pub(crate) use table;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_several_names_is_said_once() {
+        let pair = |name: &str, cause: &str| (name.to_owned(), cause.to_owned());
+        let missing = |name: &str| pair(name, &format!("{name}: cannot open shared object file"));
+        assert_eq!(
+            looked_for(&[missing("a.so.1"), missing("a.so"), pair("/x/a.so", "/x/a.so: wrong ELF class")]),
+            "looked for a.so.1, a.so: cannot open shared object file; /x/a.so: wrong ELF class"
+        );
+    }
+}

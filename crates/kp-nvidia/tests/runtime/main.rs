@@ -6,6 +6,7 @@ mod faults;
 mod foreign;
 mod kernels;
 mod memory;
+mod peers;
 mod queues;
 
 use kp_hal::{Buffer, Device, MemoryKind, Queue};
