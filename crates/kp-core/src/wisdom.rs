@@ -107,9 +107,9 @@ impl Wisdom {
         self.peaks.get(machine)
     }
 
-    /// Replaces what `machine` was measured to reach.
-    pub fn record_peaks(&mut self, machine: &Machine, peaks: Peaks) {
-        self.peaks.insert(machine.clone(), peaks);
+    /// Adds what `machine` was measured to reach; what was higher before stays.
+    pub fn record_peaks(&mut self, machine: &Machine, peaks: &Peaks) {
+        self.peaks.entry(machine.clone()).and_modify(|best| best.raise(peaks)).or_insert_with(|| peaks.clone());
     }
 
     /// How many facts there are.
@@ -131,9 +131,9 @@ impl Wisdom {
         self.machines.entry(machine).or_default().entry(problem).or_default().insert(label, fact);
     }
 
-    /// Adds every fact of `newer`, which wins where both know.
+    /// Adds every fact of `newer`, which wins where both know, and the higher of the peaks.
     pub fn merge(&mut self, newer: &Self) {
-        self.peaks.extend(newer.peaks.iter().map(|(machine, peaks)| (machine.clone(), peaks.clone())));
+        newer.peaks.iter().for_each(|(machine, peaks)| self.record_peaks(machine, peaks));
         for (machine, problems) in &newer.machines {
             for (problem, facts) in problems {
                 for (label, &fact) in facts {
@@ -179,7 +179,7 @@ impl Wisdom {
                 let machine = || machine.clone().ok_or_else(|| "no device stands above it".to_owned());
                 if let Some(rest) = line.strip_prefix("peaks ") {
                     let peaks = Peaks::read(rest)?;
-                    wisdom.peaks.insert(machine()?, peaks);
+                    wisdom.record_peaks(&machine()?, &peaks);
                     return Ok(());
                 }
                 let (problem, label, fact) = read_fact(line)?;

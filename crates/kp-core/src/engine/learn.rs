@@ -29,8 +29,8 @@ impl Engine {
         knowledge.fresh.record(&self.0.machine, problem, label, fact);
     }
 
-    /// Measures what the device reaches, about a second, and keeps it as wisdom: for explanations from now on, and on
-    /// disk when it is saved next. Returns the capabilities with these peaks.
+    /// Measures what the device reaches, about a second, and keeps the best ever seen as wisdom: for explanations from now
+    /// on, and on disk when it is saved next. Returns the capabilities as measured now.
     ///
     /// # Errors
     /// What the device returned; `NotCapturable` while this thread records.
@@ -43,8 +43,8 @@ impl Engine {
         }
         let peaks = Peaks::of(&measured);
         let mut knowledge = self.knowledge();
-        knowledge.wisdom.record_peaks(&self.0.machine, peaks.clone());
-        knowledge.fresh.record_peaks(&self.0.machine, peaks);
+        knowledge.wisdom.record_peaks(&self.0.machine, &peaks);
+        knowledge.fresh.record_peaks(&self.0.machine, &peaks);
         Ok(measured)
     }
 

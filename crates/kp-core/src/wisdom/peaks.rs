@@ -22,6 +22,18 @@ impl Peaks {
         Self { bytes_per_s: (measured.bytes_per_s as u64).max(1), rates: rates.collect() }
     }
 
+    /// Takes over what `other` says is higher: a peak is the best that was ever seen, whatever else the machine did while
+    /// it was measured again.
+    pub fn raise(&mut self, other: &Self) {
+        self.bytes_per_s = self.bytes_per_s.max(other.bytes_per_s);
+        for &(t, rate) in &other.rates {
+            match self.rates.binary_search_by_key(&t, |(t, _)| *t) {
+                Ok(at) => self.rates[at].1 = self.rates[at].1.max(rate),
+                Err(at) => self.rates.insert(at, (t, rate)),
+            }
+        }
+    }
+
     /// The capabilities with these peaks in place of the stated ones.
     #[must_use]
     pub fn on(&self, stated: &Caps) -> Caps {
@@ -80,6 +92,9 @@ mod tests {
         assert_eq!((caps.bytes_per_s, caps.rates.get(DType::F32)), (1.48e10, 1.68e11));
         let some = Peaks::read("memory 7 f99 3 f32 5").expect("an unknown type is another build's");
         assert_eq!(some.to_string(), "peaks memory 7 f32 5");
+        let mut best = some.clone();
+        best.raise(&Peaks::read("memory 5 f64 2 f32 9").expect("well formed"));
+        assert_eq!(best.to_string(), "peaks memory 7 f64 2 f32 9");
         for bad in ["", "memory", "memory 0", "memory -1", "memory 1e9", "f32 5", "memory 7 f32", "memory 7 f32 +5"] {
             assert!(Peaks::read(bad).is_err(), "{bad:?}");
         }
