@@ -10,6 +10,7 @@ use crate::{
     modules::{Limits, Modules},
     peaks,
     queue::NvidiaQueue,
+    staging::Staging,
     timeline::Timelines,
 };
 use kp_hal::{
@@ -18,6 +19,7 @@ use kp_hal::{
 };
 use std::{
     ffi::c_void,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
@@ -75,11 +77,11 @@ fn describe(api: &'static Api, index: u32) -> Result<(DeviceInfo, bool)> {
 }
 
 /// An open NVIDIA GPU.
-#[derive(Debug)]
 pub struct NvidiaDevice {
     id: DeviceId,
     info: DeviceInfo,
     modules: Modules,
+    staging: Staging,
     memory: Arc<Memory>,
     timelines: Arc<Timelines>,
     context: Arc<Context>,
@@ -99,7 +101,8 @@ impl NvidiaDevice {
         let memory = Arc::new(Memory::new(context.clone(), timelines.clone(), info.caps.memory_bytes)?);
         let limits = Limits { shared_bytes: info.caps.shared_bytes, clusters: info.caps.has("clusters") };
         let modules = Modules::new(context.clone(), limits);
-        let device = Arc::new(Self { id: DeviceId::next(), info, modules, memory, timelines, context });
+        let staging = Staging::new(context.clone(), memory.clone());
+        let device = Arc::new(Self { id: DeviceId::next(), info, modules, staging, memory, timelines, context });
         let mut open = open_devices();
         open.retain(|device| device.strong_count() > 0);
         open.push(Arc::downgrade(&device));
@@ -146,12 +149,22 @@ impl NvidiaDevice {
         &self.memory
     }
 
+    pub(crate) fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
     /// Lets `peer` read this device's memory directly where the hardware can; elsewhere the driver copies through the host.
     ///
     /// # Errors
     /// `Driver`.
     pub(crate) fn let_in(&self, peer: &Self) -> Result<()> {
         self.memory.let_in(peer.context.device())
+    }
+}
+
+impl fmt::Debug for NvidiaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NvidiaDevice({}, {})", self.id, self.info.name)
     }
 }
 

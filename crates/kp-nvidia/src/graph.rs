@@ -107,7 +107,6 @@ impl Graph for Replay {
         }
         let queue: &mut NvidiaQueue = queue.downcast_mut().expect("same device, so same backend");
         queue.immediate("a replay")?;
-        self.context.enter_once()?;
         let (context, stream) = (&self.context, queue.stream().raw());
         // SAFETY: graph and stream are alive; the buffers are, as the caller promises.
         let status: Status = context.retry(|| unsafe { context.api().cuGraphLaunch(self.exec, stream) });

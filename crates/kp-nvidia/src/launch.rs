@@ -125,7 +125,6 @@ impl NvidiaQueue {
     ) -> Result<()> {
         self.usable()?;
         let context = self.context();
-        context.enter_once()?;
         let mut attributes = [const { MaybeUninit::<CUlaunchAttribute>::uninit() }; 3];
         let mut count = 0;
         let mut set = |id, value| {

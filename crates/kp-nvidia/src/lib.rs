@@ -12,6 +12,7 @@
 //! modules.rs     kernels, compiled and loaded once
 //! timeline.rs    what a device knows of its queues: streams, marks, fences
 //! peaks.rs       what the device does, measured
+//! staging.rs     pinned memory for uploads on their way
 //! queue.rs       copies, marks, waiting, scratch
 //! graph.rs       recording and replaying
 //! fault.rs       what is known when work has failed
@@ -35,6 +36,7 @@ mod memory;
 mod modules;
 mod peaks;
 mod queue;
+mod staging;
 mod tensor_map;
 mod timeline;
 

@@ -6,6 +6,7 @@ use crate::{
     fault::Launches,
     graph::Recording,
     memory::Held,
+    staging::SLOT_BYTES,
     tensor_map::MapCache,
     timeline::Timeline,
 };
@@ -18,6 +19,9 @@ use std::sync::Arc;
 /// Bytes that are 0 between launches, for what blocks of one kernel tell each other: a word for each block there can be at
 /// a time, and several for each unit.
 pub(crate) const FLAGS_BYTES: u64 = 64 << 10;
+
+/// The driver takes so many bytes of pageable memory into its own before it returns, whatever the stream is at.
+const TAKEN_AT_ONCE: usize = 64 << 10;
 
 /// An in-order stream of work on an NVIDIA GPU.
 pub struct NvidiaQueue {
@@ -91,7 +95,6 @@ impl NvidiaQueue {
     /// `OutOfMemory`, `Driver` or `Fault`.
     pub(crate) fn new_scratch(&mut self, bytes: u64) -> Result<Arc<Held>> {
         let held = Arc::new(self.device.memory_pool().alloc(FLAGS_BYTES + bytes, MemoryKind::Device)?);
-        self.context.enter_once()?;
         let (context, stream, flags) = (&self.context, self.stream().raw(), held.addr());
         // SAFETY: the allocation is new and larger.
         let clear = || unsafe { context.api().cuMemsetD8Async(flags, 0, FLAGS_BYTES as usize, stream) };
@@ -156,15 +159,29 @@ impl NvidiaQueue {
     /// # Safety
     /// Both name `bytes` bytes, which nothing unordered with this queue accesses until the copy is done.
     unsafe fn enqueue_copy(&mut self, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.context.enter_once()?;
         let (context, stream) = (&self.context, self.stream().raw());
         // SAFETY: the caller's promise.
         let status = context.retry(|| unsafe { context.api().cuMemcpyAsync(dst, src, bytes as usize, stream) });
         self.check(status)
     }
 
+    /// Copies `src` to `dst` by way of pinned memory.
+    fn upload_staged(&mut self, dst: u64, src: &[u8]) -> Result<()> {
+        let device = self.device.clone();
+        for (piece, to) in src.chunks(SLOT_BYTES).zip((dst..).step_by(SLOT_BYTES)) {
+            let mut slot = device.staging().lend()?;
+            slot.write(piece);
+            // SAFETY: the slot holds that many bytes and is lent to nobody else before its event is reached; `dst` is
+            // borrowed now, and freed only after this queue is past the copy.
+            unsafe { self.enqueue_copy(to, slot.addr(), piece.len() as u64) }?;
+            let status = self.stream().record(slot.copied());
+            self.check(status)?;
+            device.staging().take_back(slot);
+        }
+        Ok(())
+    }
+
     fn synchronize(&mut self) -> Result<()> {
-        self.context.enter_once()?;
         let status = self.stream().synchronize();
         self.check(status)?;
         self.done = self.timeline.marks();
@@ -181,11 +198,13 @@ impl Queue for NvidiaQueue {
         self.immediate("upload")?;
         self.here("dst", dst.device())?;
         same_length(dst.bytes(), src.len() as u64)?;
+        if src.len() > TAKEN_AT_ONCE {
+            return self.upload_staged(dst.addr(), src);
+        }
         if src.is_empty() {
             return Ok(());
         }
-        // SAFETY: both sides are borrowed and have that many bytes, and the driver has taken them from pageable memory
-        // when it returns.
+        // SAFETY: both sides are borrowed and have that many bytes, and the driver has taken so few when it returns.
         unsafe { self.enqueue_copy(dst.addr(), src.as_ptr().expose_provenance() as u64, dst.bytes()) }
     }
 
@@ -225,7 +244,6 @@ impl Queue for NvidiaQueue {
         }
         self.immediate("a peer copy")?;
         from.let_in(&self.device)?;
-        self.context.enter_once()?;
         let (context, stream, bytes) = (&self.context, self.stream().raw(), dst.bytes() as usize);
         let (to, of) = (context.raw(), from.context().raw());
         // SAFETY: both views have that many bytes; `dst` is freed after this queue is past the copy, and so is `src`,
@@ -246,7 +264,6 @@ impl Queue for NvidiaQueue {
         if dst.bytes() == 0 {
             return Ok(());
         }
-        self.context.enter_once()?;
         let (context, stream) = (&self.context, self.stream().raw());
         // SAFETY: the view has that many bytes; they are freed only after this queue is past the fill.
         let status =
@@ -256,7 +273,6 @@ impl Queue for NvidiaQueue {
 
     fn mark(&mut self) -> Result<Point> {
         self.immediate("a mark")?;
-        self.context.enter_once()?;
         let (point, status) = self.timeline.mark(&self.context)?;
         self.check(status)?;
         Ok(point)
@@ -270,7 +286,6 @@ impl Queue for NvidiaQueue {
             return Ok(());
         };
         let Some(event) = other.at_or_after(point.seq) else { return Ok(()) };
-        self.context.enter_once()?;
         let status = self.stream().wait(event);
         self.check(status)
     }

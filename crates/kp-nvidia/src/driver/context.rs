@@ -1,15 +1,10 @@
 //! A device's primary context: the one that other CUDA libraries of the process use too, so that pointers and
 //! streams can be shared with them.
 
-use super::{Api, Status};
+use super::{Api, INVALID_CONTEXT, INVALID_HANDLE, Status};
 use cudarc::driver::sys::{CUcontext, CUdevice};
 use kp_hal::Result;
-use std::{cell::Cell, ptr};
-
-thread_local! {
-    /// The context that kp last made current on this thread.
-    static CURRENT: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
-}
+use std::ptr;
 
 /// A reference to the primary context, given back when dropped.
 #[derive(Debug)]
@@ -55,28 +50,19 @@ impl Context {
     #[inline]
     pub(crate) fn enter(&self) -> Result<()> {
         // SAFETY: the context is retained.
-        unsafe { self.api.cuCtxSetCurrent(self.raw) }.ok()?;
-        CURRENT.set(self.raw);
-        Ok(())
+        unsafe { self.api.cuCtxSetCurrent(self.raw) }.ok()
     }
 
-    /// Makes this context current unless kp did so already on this thread.
+    /// Calls `call`, which names a stream or an event and so needs no current context; a driver that wants one anyway gets it,
+    /// and is asked again.
     ///
-    /// For calls that name a stream or event and so fail, rather than go elsewhere, when another library has changed the
-    /// current context meanwhile; see [`Context::retry`].
-    #[inline]
-    pub(crate) fn enter_once(&self) -> Result<()> {
-        if CURRENT.get() == self.raw { Ok(()) } else { self.enter() }
-    }
-
-    /// Calls `call`, and if it was refused for the thread's context, enters and calls it again.
+    /// Nothing is done beforehand, because drivers since 580 do not want one, and another library may change it at any time.
     #[inline]
     pub(crate) fn retry(&self, mut call: impl FnMut() -> Status) -> Status {
         let status = call();
-        if !matches!(status.code, super::INVALID_CONTEXT | super::INVALID_HANDLE) {
+        if !matches!(status.code, INVALID_CONTEXT | INVALID_HANDLE) {
             return status;
         }
-        CURRENT.set(ptr::null_mut());
         match self.enter() {
             Ok(()) => call(),
             Err(_) => status,
@@ -87,7 +73,6 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // A thread may keep the handle as its current one; the driver then refuses its calls, it does not crash.
-        CURRENT.set(ptr::null_mut());
         // SAFETY: retained once by `retain`. Fails only if the driver is shutting down with the process.
         let _ = unsafe { self.api.cuDevicePrimaryCtxRelease_v2(self.device) };
     }

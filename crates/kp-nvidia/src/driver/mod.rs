@@ -5,7 +5,7 @@
 //! api.rs      the functions of libcuda that kp calls
 //! status.rs   what a call returned, in the driver's words
 //! facts.rs    what it says of a device
-//! context.rs  the device's primary context, and which thread has it
+//! context.rs  the device's primary context
 //! event.rs    events
 //! stream.rs   streams
 //! ```
@@ -21,7 +21,8 @@ pub(crate) mod table;
 pub(crate) use api::Api;
 pub(crate) use context::Context;
 pub(crate) use event::Event;
-pub(crate) use status::{INVALID_CONTEXT, INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY, Status};
+use status::{INVALID_CONTEXT, INVALID_HANDLE};
+pub(crate) use status::{NOT_READY, OUT_OF_MEMORY, Status};
 pub(crate) use stream::Stream;
 
 use kp_hal::{Error, ErrorKind, Result};

@@ -295,7 +295,7 @@ impl Launch<Gemm> for Ready {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
         let queue: &mut NvidiaQueue = queue.downcast_mut().expect("same device, so same backend");
         queue.usable()?;
-        queue.context().enter_once()?;
+        queue.context().enter()?;
         let (api, spec) = (self.handle.api, &self.spec);
         let addr = |slice: &Option<Slice<'_>>| slice.as_ref().map_or(0, Slice::addr);
         let pointers = [&args.bias, &args.a_scale, &args.b_scale].map(addr);
