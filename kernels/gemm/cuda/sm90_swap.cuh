@@ -21,7 +21,6 @@
 //          KP_SCALE     NONE, TENSOR, ROW
 //          KP_PREFETCH  1: the first boxes of B are asked into L2 before the wait for the kernel before
 //          KP_EARLY     1: the next kernel may be launched once all blocks run; 0: once they have asked for all boxes
-//          KP_KEEP_B    ptx::Keep's name for B's boxes
 //          KP_D, KP_C, KP_BIAS, KP_RESIDUAL   Type's names; KP_ACT, KP_GATE   Act's and Gate's names
 //          KP_BLOCKS_PER_SM                   blocks that registers must allow
 #pragma once
@@ -61,6 +60,7 @@ struct Problem {
     u64 d;
     u32 stages_k;             // stages along k
     u32 a_batched, b_batched; // 0 if one matrix serves the whole batch
+    u32 b_streams;            // whether B is too large to stay in L2 until it is used again
 };
 
 // Stages of shared memory as one role sees them.
@@ -108,6 +108,7 @@ struct Loader {
                              : "memory");
     }
     KP_FN void load(Ring &ring, u32 tile, u32 row0, u32 batch, u32 begin, u32 end) const {
+        const u64 keep = p.b_streams ? ptx::KEEP_FIRST_OUT : ptx::KEEP_NORMAL;
         for (u32 i = begin; i < end; ++i, ring.step()) {
             ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
             ptx::mbarrier_expect(ring.full(), STAGE);
@@ -116,7 +117,7 @@ struct Loader {
 #pragma unroll
                 for (u32 box = 0; box < BOXES; ++box)
                     ptx::load_box(ring.b() + step * B_STEP + box * (B_STEP / BOXES), b, ring.full(), (i * STEPS + step) * STEP_K,
-                                  row(tile, box), p.b_batched ? batch : 0, ptx::KP_KEEP_B);
+                                  row(tile, box), p.b_batched ? batch : 0, keep);
 #pragma unroll
             for (u32 step = 0; step < STEPS; ++step)
                 ptx::load_box(ring.a() + step * A_STEP, a, ring.full(), (i * STEPS + step) * STEP_K, row0, p.a_batched ? batch : 0,

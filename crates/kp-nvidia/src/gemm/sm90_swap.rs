@@ -41,7 +41,7 @@ const fn general(tile: Tile) -> Tile {
 }
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 12] = [
+const TILES: [Tile; 17] = [
     general(tile(2, 2, 2, 1)),
     general(tile(2, 1, 2, 1)),
     general(tile(1, 1, 1, 1)),
@@ -54,6 +54,11 @@ const TILES: [Tile; 12] = [
     tile(2, 2, 1, 1),
     tile(1, 2, 2, 1),
     tile(2, 4, 2, 1),
+    tile(3, 1, 1, 1),
+    tile(4, 1, 1, 1),
+    tile(2, 4, 1, 1),
+    tile(2, 3, 1, 1),
+    tile(1, 4, 2, 1),
 ];
 
 impl Kernel<Gemm> for Sm90Swap {
@@ -90,9 +95,13 @@ impl Kernel<Gemm> for Sm90Swap {
         let (stages, shared_bytes) = tile.stages(device.caps().shared_bytes, tokens, false);
         let function = own.function(&swap::build(&SOURCE, spec, tile, tokens, stages))?;
         let grid = [tile.split * spec.n.div_ceil(tile.rows()), spec.m.div_ceil(tokens), spec.batch];
-        let config =
-            Config { cluster: tile.split, shared_bytes, programmatic: true, ..Config::new(grid, tile.threads()) };
-        let (maps, params) = (swap::maps(spec, tile, tokens), swap::params(spec, tile));
+        let config = Config {
+            cluster: tile.split,
+            shared_bytes,
+            programmatic: swap::overlaps(spec, tile, device.caps()),
+            ..Config::new(grid, tile.threads())
+        };
+        let (maps, params) = (swap::maps(spec, tile, tokens), swap::params(spec, tile, device.caps()));
         let code = Ready { spec: *spec, function, config, maps, params };
         // SAFETY: maps and epilogue are of the spec's operands; there is no scratch.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })

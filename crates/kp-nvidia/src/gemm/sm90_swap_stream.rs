@@ -71,10 +71,14 @@ impl Kernel<Gemm> for Sm90SwapStream {
         let tokens = swap::tokens(spec.m);
         let (stages, shared_bytes) = tile.stages(device.caps().shared_bytes, tokens, true);
         let function = own.function(&swap::build(&SOURCE, spec, tile, tokens, stages))?;
-        let (maps, params) = (swap::maps(spec, tile, tokens), swap::params(spec, tile));
+        let (maps, params) = (swap::maps(spec, tile, tokens), swap::params(spec, tile, device.caps()));
         let (m, n) = (spec.m.div_ceil(tokens), spec.n.div_ceil(tile.rows()));
         let all = u64::from(m) * u64::from(n) * u64::from(spec.batch);
-        let mut config = Config { shared_bytes, programmatic: true, ..Config::new([1, 1, 1], tile.threads()) };
+        let mut config = Config {
+            shared_bytes,
+            programmatic: swap::overlaps(spec, tile, device.caps()),
+            ..Config::new([1, 1, 1], tile.threads())
+        };
         // Blocks wait for each other, so all must be there at once.
         let resident = own.resident_clusters(&function, &config)?;
         config.grid[0] = (all * u64::from(params.stages_k)).min(resident.into()) as u32;

@@ -38,7 +38,7 @@ pub(super) struct Params {
     pub(super) stages_k: u32,
     pub(super) a_batched: u32,
     pub(super) b_batched: u32,
-    pub(super) unused: u32,
+    pub(super) b_streams: u32,
 }
 
 const _: () = assert!(size_of::<Params>() == 120);
@@ -146,7 +146,6 @@ pub(super) fn build(source: &'static Source, spec: &GemmSpec, tile: &Tile, token
         ("KP_SCALE", scale.to_owned()),
         ("KP_PREFETCH", u8::from(tile.resident == 1).to_string()),
         ("KP_EARLY", "1".to_owned()),
-        ("KP_KEEP_B", "KEEP_FIRST_OUT".to_owned()),
         ("KP_C", macros::addend(c).expect("`operands` has looked at the type").to_owned()),
         ("KP_BLOCKS_PER_SM", tile.resident.to_string()),
     ];
@@ -166,15 +165,23 @@ pub(super) fn maps(spec: &GemmSpec, tile: &Tile, tokens: u32) -> [Map; 2] {
 }
 
 /// What does not change from launch to launch.
-pub(super) fn params(spec: &GemmSpec, tile: &Tile) -> Params {
+pub(super) fn params(spec: &GemmSpec, tile: &Tile, caps: &Caps) -> Params {
     let is_batched = |stride: u64| u32::from(spec.batch > 1 && stride != 0);
+    let b_bytes = spec.b.span(spec.k, spec.n, spec.batch).saturating_mul(spec.b.dtype().bits().into()) / 8;
     Params {
         epilogue: Arguments::of(spec),
         stages_k: spec.k.div_ceil(tile.stage_k(spec)),
         a_batched: is_batched(spec.a.stride),
         b_batched: is_batched(spec.b.stride),
+        b_streams: u32::from(b_bytes > caps.l2_bytes),
         ..Params::default()
     }
+}
+
+/// Whether a launch should begin before the kernel before it has ended. Blocks that share a unit would take the place of whichever
+/// blocks end first, and leave units unequally busy: long launches lose more by that than they gain.
+pub(super) fn overlaps(spec: &GemmSpec, tile: &Tile, caps: &Caps) -> bool {
+    tile.resident == 1 || (spec.bytes() as f64) < caps.bytes_per_s * LONG
 }
 
 /// Memory at the pace that so many bytes under way allow, and what a block costs besides; `streamed` if all units get equal
@@ -203,6 +210,8 @@ pub(super) fn estimate(caps: &Caps, spec: &GemmSpec, tile: &Tile, streamed: bool
 
 // Fitted to an H200's times.
 
+/// Seconds of a launch that is not worth beginning early.
+const LONG: f64 = 15e-6;
 /// Bytes per cycle that one unit gets when the others do not compete.
 const UNIT_PER_CYCLE: f64 = 40.0;
 /// Of the memory's peak.
