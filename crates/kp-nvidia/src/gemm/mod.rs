@@ -6,7 +6,7 @@
 //! sm90_e4m3_1d2d.rs, sm90_e4m3_1d1d.rs    e4m3 scaled by blocks; blocks.rs is what they and groups have in common
 //! cublaslt.rs the vendor's library
 //! sm80.rs     the matrix unit of any device since sm_80; sm80_skinny.rs for up to 16 rows
-//! simt.rs     every form of the op, on any device
+//! simt.rs     every form of the op, on any device; simt_store.rs is how it and sm80 end
 //! macros.rs   how sources spell what a problem says
 //! maps.rs     matrices as the copy engine sees them
 //! ```
@@ -16,6 +16,7 @@ pub(crate) mod cublaslt;
 mod macros;
 mod maps;
 pub(crate) mod simt;
+pub(crate) mod simt_store;
 pub(crate) mod sm80;
 mod sm80_skinny;
 mod sm90;
@@ -54,6 +55,7 @@ pub(crate) const LIST: KernelList<Gemm> = &[
 /// Every build that a kernel of the list may ask for on `arch`; of `sm90`, those for the usual epilogues.
 pub(crate) fn builds(arch: &str) -> Vec<Listed> {
     let mut builds = simt::builds();
+    builds.extend(simt_store::builds());
     builds.extend(sm80::builds(arch));
     if arch == "sm_90a" {
         builds.extend(sm90::builds());

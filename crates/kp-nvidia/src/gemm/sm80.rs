@@ -5,7 +5,7 @@
 
 use super::{
     Check,
-    simt::{self, Form, Main},
+    simt_store::{self, Form, Main},
 };
 use crate::compile::{Build, Listed, Source, source};
 use kp_hal::{
@@ -23,7 +23,7 @@ static SOURCE: Source =
 
 /// Everything that a result of this kernel depends on.
 pub(crate) const CODE: u64 =
-    source_hash(include_bytes!("sm80.rs")) ^ super::hash(&SOURCE).rotate_left(1) ^ simt::STORE_CODE;
+    source_hash(include_bytes!("sm80.rs")) ^ super::hash(&SOURCE).rotate_left(1) ^ simt_store::CODE;
 
 /// Edge of the tile and stages, `TILE` of the source; append only, because wisdom names variants by their place.
 const TILES: [(u32, u32); 2] = [(128, 3), (64, 4)];
@@ -122,7 +122,7 @@ fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
 /// What sums `spec` in `variant`.
 pub(crate) fn main(spec: &GemmSpec, variant: Variant) -> Main {
     let tile = TILES[usize::from(variant.0)];
-    let wide = spec.acc == Acc::I32 || simt::finishes_wide(spec);
+    let wide = spec.acc == Acc::I32 || simt_store::finishes_wide(spec);
     let finish = if wide { "double" } else { "float" };
     let outer = [spec.a.order == Order::Col, spec.b.order == Order::Row];
     Main {
@@ -195,6 +195,6 @@ pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, row_batch: u32, variant: Va
     let waves = (tiles / units).ceil();
     let sums = waves * work.max(steps * 0.25e-6) + 2.0e-6;
     let bytes = spec.bytes() as f64 / (caps.bytes_per_s * 0.85);
-    let launches = if simt::is_staged(spec) { 3.0 } else { 1.0 };
+    let launches = if simt_store::is_staged(spec) { 3.0 } else { 1.0 };
     Nanos::from_secs(launches * caps.launch_ns as f64 * 1e-9 + sums.max(bytes))
 }

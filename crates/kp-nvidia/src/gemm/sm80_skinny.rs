@@ -100,7 +100,7 @@ impl Kernel<Gemm> for Sm80Skinny {
 }
 
 /// The enumerator of `DType` in `numbers.cuh`.
-fn name(t: DType) -> String {
+fn spelled(t: DType) -> String {
     format!("{t:?}")
 }
 
@@ -149,7 +149,7 @@ fn check(caps: &Caps, p: &GemmProblem) -> Check {
         return Err(Unsupported::Option { option: "sparse", got: spec.sparsity.to_string() });
     }
     // Sums in f32 are finished in f32.
-    if a.is_float() && super::simt::finishes_wide(spec) {
+    if a.is_float() && super::simt_store::finishes_wide(spec) {
         return Err(Unsupported::DType { operand: "d", got: spec.d.dtype() });
     }
     super::sizes(spec)?;
@@ -203,7 +203,7 @@ fn vector(p: &GemmProblem) -> bool {
 
 fn build(p: &GemmProblem, tile: &Tile) -> Build {
     let spec = p.spec();
-    let or_void = |t: Option<DType>| t.map_or_else(|| "VOID".to_owned(), name);
+    let or_void = |t: Option<DType>| t.map_or_else(|| "VOID".to_owned(), spelled);
     let c = match spec.c {
         Addend::None => None,
         Addend::Given(t) => Some(t),
@@ -211,8 +211,8 @@ fn build(p: &GemmProblem, tile: &Tile) -> Build {
     };
     let flag = |on: bool| u8::from(on).to_string();
     let defines = vec![
-        ("KP_A", name(spec.a.dtype())),
-        ("KP_B", name(spec.b.dtype())),
+        ("KP_A", spelled(spec.a.dtype())),
+        ("KP_B", spelled(spec.b.dtype())),
         ("KP_BLOCKS", tile.blocks.to_string()),
         ("KP_WARPS", tile.warps.to_string()),
         ("KP_SPLIT", "1".to_owned()),
@@ -221,7 +221,7 @@ fn build(p: &GemmProblem, tile: &Tile) -> Build {
         ("KP_DEPTH", tile.depth.to_string()),
         ("KP_VECTOR", flag(vector(p))),
         ("KP_SCALES", scales(spec).expect("`check` has looked").to_string()),
-        ("KP_D", name(spec.d.dtype())),
+        ("KP_D", spelled(spec.d.dtype())),
         ("KP_C", or_void(c)),
         ("KP_BIAS", or_void(spec.epilogue.bias)),
         ("KP_RESIDUAL", or_void(spec.epilogue.residual)),

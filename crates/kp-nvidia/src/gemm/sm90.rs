@@ -66,8 +66,9 @@ impl Kernel<Gemm> for Sm90 {
         let own: &NvidiaDevice = device.downcast_ref().expect("a device of this backend");
         let (spec, choice) = (p.spec(), choice(variant));
         let function = own.function(&build(spec, choice))?;
-        let resident = launch::resident(own, &function, spec, choice)?;
-        // Fewer clusters than were guessed have more to do each, so that what could be streamed still can.
+        // At most what `supports` guessed: with fewer clusters each has more to do, so that what could be streamed still can.
+        let guess = variants::resident(device.caps().units, &choice.tile);
+        let resident = launch::resident(own, &function, spec, choice)?.min(guess);
         let cut = choice.cut(spec, resident).expect("`supports` has cut it");
         let code = Ready::new(spec, choice, cut, function);
         // SAFETY: maps and epilogue are of the spec's operands; partial sums and flags are in the scratch.

@@ -211,7 +211,8 @@ fn every_listed_build_is_of_a_kernel_in_a_list() {
         for one in listed {
             let (op, name) = one.kernel.split_once('/').expect("op and stem");
             let known = match op {
-                "gemm" => LIST.iter().any(|kernel| kernel.name() == name),
+                // What stores for others is in no list.
+                "gemm" => name == "simt_store" || LIST.iter().any(|kernel| kernel.name() == name),
                 _ => grouped_gemm::LIST.iter().any(|kernel| kernel.name() == name),
             };
             assert!(known, "{one} on {arch}");

@@ -2,13 +2,10 @@
 //!
 //! As `gemm`'s kernel of that name; every block finds its group from the numbers in memory. Limits: none.
 
-use crate::gemm::{
-    is_invariant_elsewhere,
-    simt::{self, Buffers, Form},
-};
+use crate::gemm::{is_invariant_elsewhere, simt, simt_store::Form};
 use kp_hal::{
-    Caps, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant,
-    op::{GroupedGemm, GroupedGemmArgs, GroupedGemmProblem, Grouping},
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
+    op::{GroupedGemm, GroupedGemmProblem, Grouping},
     source_hash,
 };
 use std::sync::Arc;
@@ -41,12 +38,5 @@ impl Kernel<GroupedGemm> for Simt {
         let code = Form::new(device, &p.gemm, Some(p.grouping), p.align(), &simt::main(&p.gemm, variant))?;
         // SAFETY: the kernels touch what the spec names, and the scratch that `scratch_bytes` counts.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, code.scratch_bytes, Box::new(code)) })
-    }
-}
-
-impl Launch<GroupedGemm> for Form {
-    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GroupedGemmArgs<'_>) -> Result<()> {
-        // SAFETY: passed on.
-        unsafe { self.launch(queue, &Buffers::from(args)) }
     }
 }

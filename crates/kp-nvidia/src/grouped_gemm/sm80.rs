@@ -2,7 +2,7 @@
 //!
 //! As `gemm`'s kernel of that name; every block finds its group from the numbers in memory. Limits: the same.
 
-use crate::gemm::{is_invariant_elsewhere, simt::Form, sm80};
+use crate::gemm::{is_invariant_elsewhere, simt_store::Form, sm80};
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
     op::{GroupedGemm, GroupedGemmProblem, Grouping},

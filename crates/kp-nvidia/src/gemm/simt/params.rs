@@ -76,7 +76,7 @@ struct Finish {
 /// All of it, passed by value.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(super) struct Params {
+pub(in crate::gemm) struct Params {
     a: Operand,
     b: Operand,
     d: Finish,
@@ -94,7 +94,7 @@ const _: () = assert!(size_of::<Operand>() == 112 && size_of::<Finish>() == 136 
 
 /// A launch's addresses and scalars.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Buffers {
+pub(in crate::gemm) struct Buffers {
     a: [u64; 5],
     b: [u64; 4],
     d: [u64; 3],
@@ -146,7 +146,7 @@ impl From<&GroupedGemmArgs<'_>> for Buffers {
 
 impl Params {
     /// Everything but what a launch brings; `tile` is rows and columns of A·B that one block makes.
-    pub(super) fn of(
+    pub(in crate::gemm) fn of(
         spec: &GemmSpec,
         grouping: Option<Grouping>,
         align: Align,
@@ -179,12 +179,12 @@ impl Params {
     }
 
     /// Tiles of D that there may be.
-    pub(super) fn tiles(&self) -> u64 {
+    pub(in crate::gemm) fn tiles(&self) -> u64 {
         self.tiles
     }
 
     /// With the addresses of one launch; `stage` is that of the scratch, 0 if D needs none.
-    pub(super) fn with(&self, buffers: &Buffers, stage: u64) -> Self {
+    pub(in crate::gemm) fn with(&self, buffers: &Buffers, stage: u64) -> Self {
         let mut params = *self;
         let Buffers { a, b, d, c, bias, residual, groups, alpha, beta } = *buffers;
         [params.a.codes, params.a.scales, params.a.zeros, params.a.global, params.a.meta] = a;
