@@ -61,7 +61,8 @@ pub struct GemmSpec {
 pub enum Acc {
     /// f64.
     F64,
-    /// f32, or no less accurate: partial sums of a coarser matrix unit are promoted often enough.
+    /// f32, or no less accurate; of 8-bit floats, sums of up to 128 products may be those of a coarser matrix unit, which are
+    /// then added in f32.
     F32,
     /// The matrix unit's own accumulator, which for 8-bit floats may keep as few as 13 mantissa bits.
     F32Fast,

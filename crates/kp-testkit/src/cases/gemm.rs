@@ -81,6 +81,37 @@ impl Judge for Gemm {
             ],
             valid,
         ));
+        // Rows of whole 16 bytes, as copy engines want them, around the tiles of matrix units.
+        let aligned = words("1x130x272x192 2x33x64x128 1x257x272x192 1x1x256x512 1x64x128x1024 3x200x96x64");
+        out.extend(lines(
+            "gemm",
+            &[
+                aligned.clone(),
+                words("bf16:bf16:bf16 f16:f16:f16 bf16:bf16:f32 f16:f16:f32 e4m3@tensor:e4m3@tensor:bf16 e4m3@row:e4m3@row:bf16 \
+                       e4m3:e4m3:bf16 e5m2@tensor:e4m3@tensor:f32 e4m3@tensor:e4m3@tensor:e4m3@tensor e4m3@1x128:e4m3@128x128:bf16 \
+                       e4m3@1x128^outer:e4m3@128x128:f32 e4m3@1x128:e4m3@1x128:bf16 bf16:bf16:e4m3"),
+                words("b=col b=col b=col - a=col"),
+                words("- - acc=f32fast acc=f32fast"),
+                words("- - repro=batch-invariant repro=fast"),
+                words("- - - align=64 align=2"),
+            ],
+            valid,
+        ));
+        out.extend(lines(
+            "gemm",
+            &[
+                aligned,
+                words("bf16:bf16:bf16 f16:f16:f16 bf16:bf16:f32 e4m3@tensor:e4m3@tensor:bf16 e4m3@row:e4m3@row:f16"),
+                words("b=col b=col -"),
+                words("- acc=f32fast"),
+                words("- - c=d c=f32 c=bf16"),
+                words("- bias=f32 bias=bf16"),
+                words("- act=relu act=gelu act=gelu_tanh act=silu act=sigmoid act=tanh"),
+                words("- - gate=halves gate=pairs"),
+                words("- - residual=f32 residual=bf16"),
+            ],
+            valid,
+        ));
         // An f16 sum of integers, or of codes before their scales, would only overflow.
         let valid = |line: &str| {
             let problem = line.parse::<GemmProblem>();

@@ -30,7 +30,7 @@ impl Judge for GroupedGemm {
         let sizes = shapes::triples(count).enumerate();
         let mut dims: Vec<String> =
             sizes.map(|(i, [m, n, k])| format!("{}x{m}x{n}x{k}", groups[i % groups.len()])).collect();
-        dims.extend(words("4x0x5x6 3x5x0x6 3x5x6x0 4x130x128x256"));
+        dims.extend(words("4x0x5x6 3x5x0x6 3x5x6x0 4x130x128x256 4x200x272x256 17x64x64x128"));
         lines(
             "grouped_gemm",
             &[

@@ -115,6 +115,10 @@ fn sum_slack(spec: &GemmSpec, magnitude: f64) -> f64 {
     let (a, b) = (spec.a.format, spec.b.format);
     let scaled = a.scheme != Scheme::None || b.scheme != Scheme::None;
     let mut slack = Arithmetic::of_acc(spec.acc).slack(f64::from(spec.k), magnitude);
+    // Sums of 8-bit floats may stay in a coarser matrix unit for up to 128 of k before they are promoted.
+    if spec.acc == Acc::F32 && [a, b].iter().all(|f| f.dtype.is_float() && f.dtype.bits() == 8) {
+        slack += Arithmetic::of_acc(Acc::F32Fast).slack(f64::from(spec.k.min(128)), magnitude);
+    }
     // Block sums are rescaled and added in the accumulator's float type; i32 sums become f32.
     let blocks = |format: kp_hal::op::Format| f64::from(format.blocks(1, spec.k).1);
     let rescaled = if scaled { blocks(a).max(blocks(b)) } else { 0.0 };
