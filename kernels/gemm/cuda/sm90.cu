@@ -23,9 +23,9 @@
 // allowed. `partials` holds, per block, a tile in f32; `flags`, per block and multiplying warpgroup, a u32 that is 0 before the launch and
 // again after it. Both are touched only if tiles are streamed.
 //
-// Limits: k at least 1, and KP_CLUSTER_K k blocks; rows of A, B and D, and matrices of a batch, a multiple of 16 bytes apart; a row of D
-// itself too, since the copy engine cuts off what it stores at multiples of 16 bytes only. The rest of a variant's is checked by
-// `static_assert`.
+// Limits: k at least 1, and KP_CLUSTER_K k blocks; streamed tiles have at least one k block per cluster in all; rows of A, B and D, and
+// matrices of a batch, are a multiple of 16 bytes apart; a row of D itself is one too, since the copy engine cuts off what it stores at
+// multiples of 16 bytes only. The rest of a variant's is checked by `static_assert`.
 #include "common/cuda/wgmma.cuh"
 #include "gemm/cuda/sm90_epilogue.cuh"
 
@@ -70,12 +70,6 @@
 #endif
 #ifndef KP_RESIDENT // blocks that fit a multiprocessor at once, so that the next kernel's prologue overlaps
 #define KP_RESIDENT 1
-#endif
-#ifndef KP_ROTATE // tiles begin at different k, so that their reads of a large B spread over the memory
-#define KP_ROTATE 0
-#endif
-#ifndef KP_IN_FLIGHT // k blocks whose products may be under way when the next ones are issued: 0 or 1
-#define KP_IN_FLIGHT 1
 #endif
 #ifndef KP_PROMOTE // whether the sums of each k block are added in full f32, for 8-bit types
 #define KP_PROMOTE 0
@@ -145,7 +139,7 @@ struct Config {
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
     // Registers per thread of the copying warpgroup and of the multiplying ones; their sum is what the launch gave all.
     static constexpr int LAUNCHED = 65536 / KP_RESIDENT / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS);
-    static constexpr int COPYING = KP_RESIDENT > 1 || WARPGROUPS == 3 ? 32 : WARPGROUPS == 2 && (MI + (PROMOTE > 0)) * WN < 384 ? 56 : 40;
+    static constexpr int COPYING = KP_RESIDENT > 1 ? 32 : WARPGROUPS == 2 && (MI + (PROMOTE > 0)) * WN < 384 ? 56 : 40;
     static constexpr int MULTIPLYING = (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 < 248 ? (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 : 248;
 
     static_assert(TEAM_M * TEAM_N == TEAM && WM % 64 == 0 && WM * TEAM_M == KP_BM, "warpgroups part the tile");
@@ -249,10 +243,8 @@ template <bool IS_A> KP_FN void load(const Params &p, const TensorMap *map, Ring
             rows[i] = IS_A ? place.tile_m(item) * KP_BM + box * ROWS : box_column(p, n, box);
         }
         u32 batch = (IS_A ? p.a_batched : p.b_batched) ? item.batch : 0;
-        // Multiples of the golden ratio are far from each other. The order of a tile's sum depends on its place alone.
-        u32 k = item.begin + (KP_ROTATE ? __umulhi(n * 0x9e3779b1, p.tiles.k) : 0);
+        u32 k = item.begin;
         for (u32 left = item.end - item.begin; left > 0; left--, k++, ring.step()) {
-            if (KP_ROTATE && k >= p.tiles.k) k -= p.tiles.k;
             ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
             if (IS_A) ptx::mbarrier_expect(ring.full(), Config::STAGE);
 #pragma unroll
@@ -314,22 +306,16 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
 #pragma unroll
             for (int i = 0; i < Config::MI; i++) operands.multiply(sums.d[i], i, step, step > 0 ? 1 : k - item.begin);
         wgmma::commit();
-        if (KP_IN_FLIGHT == 0) {
-            wgmma::wait<0>();
-            release(ring.empty(), block);
-        } else {
-            if (k > item.begin) {
-                wgmma::wait<1>();
-                release(before, block);
-            }
-            before = ring.empty();
+        // This block's products are under way while the next is waited for and issued.
+        if (k > item.begin) {
+            wgmma::wait<1>();
+            release(before, block);
         }
+        before = ring.empty();
         ring.step();
     }
-    if (KP_IN_FLIGHT) {
-        wgmma::wait<0>();
-        release(before, block);
-    }
+    wgmma::wait<0>();
+    release(before, block);
 #pragma unroll
     for (int i = 0; i < Config::MI; i++) wgmma::pin(sums.d[i]);
 }
@@ -337,28 +323,21 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
 // The same for 8-bit types, whose tensor cores keep fewer bits: the sums of each stage are added in full f32. While one warpgroup adds, the
 // other's products are under way; they take turns, lest both add at once.
 KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block, u32 group) {
-    constexpr bool TURNS = Config::WARPGROUPS > 1;
-    u32 next = (group + 1) % Config::WARPGROUPS;
     sums = {};
     float part[Config::WN / 2];
-    ptx::mbarrier_wait(ring.full(), ring.parity);
-    for (u32 k = item.begin; k < item.end; k++) {
+    for (u32 k = item.begin; k < item.end; k++, ring.step()) {
+        ptx::mbarrier_wait(ring.full(), ring.parity);
         Operands operands(ring, team_m, team_n);
 #pragma unroll
         for (int i = 0; i < Config::MI; i++) {
-            if (TURNS) ptx::sync_threads(TURN + group, 256);
+            if (Config::WARPGROUPS == 2) ptx::sync_threads(TURN + group, 256);
             wgmma::fence();
 #pragma unroll
             for (int step = 0; step < 4; step++) operands.multiply(part, i, step, step > 0);
             wgmma::commit();
-            if (TURNS) ptx::arrive_threads(TURN + next, 256);
+            if (Config::WARPGROUPS == 2) ptx::arrive_threads(TURN + (group ^ 1), 256);
             wgmma::wait<0>();
-            if (i == Config::MI - 1) {
-                release(ring.empty(), block);
-                // The next stage is usually there; what remains is to add, and to issue at once.
-                ring.step();
-                if (k + 1 < item.end) ptx::mbarrier_wait(ring.full(), ring.parity);
-            }
+            if (i == Config::MI - 1) release(ring.empty(), block);
             wgmma::pin(part);
 #pragma unroll
             for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part[j];
@@ -452,7 +431,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
     u32 thread = threadIdx.x % 128, barrier = 1 + group, block = place.serving(ptx::lane());
     typename Config::Out out{p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread, 0};
     // Ping-pong: a warpgroup multiplies when the other one has, and so meets every stage in its turn; barriers know only two phases.
-    if ((KP_PINGPONG || (Config::PROMOTE && Config::WARPGROUPS > 1)) && group == Config::WARPGROUPS - 1) ptx::arrive_threads(TURN, 256);
+    if ((KP_PINGPONG || (Config::PROMOTE && Config::WARPGROUPS == 2)) && group == 1) ptx::arrive_threads(TURN, 256);
     Item item;
     for (u32 turn = 0; schedule.next(item); turn++) {
         place.part(item);
