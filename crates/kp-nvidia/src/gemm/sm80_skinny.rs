@@ -57,12 +57,12 @@ const fn tile(blocks: u32, warps: u32, run: u32, depth: u32, efficiency: f64) ->
 
 /// Append only, because wisdom names variants by their place. Efficiencies are those of the larger weights on an H200.
 const TILES: [Tile; 6] = [
-    Tile { general: true, ..tile(1, 8, 4, 2, 0.905) },
-    tile(1, 8, 8, 1, 0.91),
-    tile(1, 16, 4, 1, 0.908),
-    Tile { general: true, ..tile(2, 8, 4, 1, 0.90) },
-    tile(1, 4, 8, 1, 0.895),
-    tile(4, 8, 2, 1, 0.88),
+    Tile { general: true, ..tile(1, 8, 4, 2, 0.915) },
+    tile(1, 8, 8, 1, 0.918),
+    tile(1, 16, 4, 1, 0.918),
+    Tile { general: true, ..tile(2, 8, 4, 1, 0.91) },
+    tile(1, 4, 8, 1, 0.905),
+    tile(4, 8, 2, 1, 0.89),
 ];
 
 impl Kernel<Gemm> for Sm80Skinny {
@@ -191,7 +191,7 @@ fn estimate(caps: &Caps, p: &GemmProblem, tile: &Tile) -> Nanos {
     let bytes = spec.bytes() as f64 / (caps.bytes_per_s * tile.efficiency * under_way.max(0.05));
     let line = f64::from(spec.k) * f64::from(spec.a.dtype().bits()) / 8.0 / f64::from(tile.warps);
     let latency = line / f64::from(64 * tile.run * tile.depth) * 700.0 / clock;
-    Nanos::from_secs(1.6e-6 + slow * (bytes * a_loads).max(latency))
+    Nanos::from_secs(1.5e-6 + slow * (bytes * a_loads).max(latency))
 }
 
 /// Whether all runs of 16 bytes are aligned.
