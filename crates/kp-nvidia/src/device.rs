@@ -18,6 +18,7 @@ use kp_hal::{
     Result,
 };
 use std::{
+    any::Any,
     ffi::c_void,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -80,6 +81,7 @@ fn describe(api: &'static Api, index: u32) -> Result<(DeviceInfo, bool)> {
 pub struct NvidiaDevice {
     id: DeviceId,
     info: DeviceInfo,
+    kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
     modules: Modules,
     staging: Staging,
     memory: Arc<Memory>,
@@ -102,7 +104,16 @@ impl NvidiaDevice {
         let limits = Limits { shared_bytes: info.caps.shared_bytes, clusters: info.caps.has("clusters") };
         let modules = Modules::new(context.clone(), limits);
         let staging = Staging::new(context.clone(), memory.clone());
-        let device = Arc::new(Self { id: DeviceId::next(), info, modules, staging, memory, timelines, context });
+        let device = Arc::new(Self {
+            id: DeviceId::next(),
+            info,
+            kept: Mutex::default(),
+            modules,
+            staging,
+            memory,
+            timelines,
+            context,
+        });
         let mut open = open_devices();
         open.retain(|device| device.strong_count() > 0);
         open.push(Arc::downgrade(&device));
@@ -147,6 +158,20 @@ impl NvidiaDevice {
 
     pub(crate) fn memory_pool(&self) -> &Arc<Memory> {
         &self.memory
+    }
+
+    /// The device's `T`, made when it is first asked for and kept for as long as the device is open.
+    ///
+    /// # Errors
+    /// Those of `make`, which the next call tries again.
+    pub(crate) fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = kept.iter().find_map(|one| one.clone().downcast().ok()) {
+            return Ok(one);
+        }
+        let one = Arc::new(make()?);
+        kept.push(one.clone());
+        Ok(one)
     }
 
     pub(crate) fn staging(&self) -> &Staging {

@@ -118,6 +118,8 @@ impl Graph for Replay {
 
 impl Drop for Replay {
     fn drop(&mut self) {
+        // The thread that drops it may never have had the context.
+        let _ = self.context.enter();
         // SAFETY: made by `end_recording`, destroyed once; a run under way lets it live on in the driver.
         let _ = unsafe { self.context.api().cuGraphExecDestroy(self.exec) };
     }

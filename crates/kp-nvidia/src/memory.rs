@@ -262,6 +262,8 @@ impl Memory {
 
     fn free(&self, block: Block) {
         let api = self.context.api();
+        // The thread that drops something last may never have had the context.
+        let _ = self.context.enter();
         // A refusal means a dead context, whose memory is gone already.
         let _ = match block.kind {
             // SAFETY: allocated from the pool, freed once; every stream that may have used it is past its fence.

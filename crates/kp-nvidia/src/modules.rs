@@ -136,6 +136,8 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
+        // The thread that drops the device may never have had its context.
+        let _ = self.context.enter();
         // SAFETY: loaded by `new`, unloaded once, with the device: no queue of it is left to launch from.
         let _ = unsafe { self.context.api().cuModuleUnload(self.module) };
     }

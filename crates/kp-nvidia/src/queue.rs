@@ -26,7 +26,7 @@ const TAKEN_AT_ONCE: usize = 64 << 10;
 /// An in-order stream of work on an NVIDIA GPU.
 pub struct NvidiaQueue {
     device: Arc<NvidiaDevice>,
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     timeline: Arc<Timeline>,
     /// The last mark known to be reached.
     done: u64,

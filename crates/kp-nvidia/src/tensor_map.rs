@@ -230,8 +230,13 @@ impl NvidiaQueue {
     /// `Driver`: the address or a stride is no multiple of 16, a dimension or tile is 0 or too large.
     #[inline]
     pub(crate) fn tensor_map(&mut self, id: MapId, addr: u64, tensor: &Tiled) -> Result<TensorMap> {
-        let api = self.context().api();
-        self.maps.find(id, addr, || tensor.encode(api, addr)).copied()
+        let Self { context, maps, .. } = self;
+        let encode = || {
+            // A thread that was only handed a queue may have no context, and encoding wants one.
+            context.enter()?;
+            tensor.encode(context.api(), addr)
+        };
+        maps.find(id, addr, encode).copied()
     }
 }
 

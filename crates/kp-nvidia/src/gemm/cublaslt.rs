@@ -209,7 +209,7 @@ impl Ready {
     fn new(device: &NvidiaDevice, p: &GemmProblem, variant: Variant) -> Result<Self> {
         let spec = *p.spec();
         let GemmSpec { batch, m, n, k, a, b, d, .. } = spec;
-        let handle = Handle::of(device.id(), device.context())?;
+        let handle = Handle::of(device)?;
         let api = handle.api;
         let (compute, scale) = match a.dtype() {
             DType::F64 => (Compute::CUBLAS_COMPUTE_64F, Element::CUDA_R_64F),

@@ -1,6 +1,6 @@
 //! Bytes between host and device, all ways and sizes.
 
-use crate::{alloc, contents, device, host_bytes, pattern, queue};
+use crate::{alloc, contents, device, function, host_bytes, memory::wait_a_while, pattern, queue, whole_device};
 use kp_hal::{Buffer, MemoryKind};
 
 const SIZES: &[usize] = &[1, 3, 255, 256, 4099, 65_535, 65_536, 65_537, 1 << 20, (1 << 22) + 5, (48 << 20) + 1];
@@ -81,4 +81,20 @@ fn the_host_sees_pinned_memory() {
     let seen = host_bytes(&pinned);
     assert!(seen[..512] == sent[1024..1536] && seen[512..].iter().all(|&x| x == 0));
     assert!(contents(&mut *queue, &there) == sent);
+}
+
+#[test]
+fn an_upload_does_not_wait_for_the_work_before_it() {
+    let Some((device, _alone)) = whole_device() else { return };
+    let (mut queue, spin) = (queue(&device), function(&device, "spin"));
+    let sent = pattern(32 << 20, 10);
+    let mut buffer = alloc(&device, 32 << 20);
+    // The first upload makes what the second uses.
+    queue.upload(buffer.slice_mut(), &sent).expect("same length");
+    queue.sync().expect("no fault");
+    wait_a_while(&mut *queue, &spin, 3_000_000_000);
+    queue.upload(buffer.slice_mut(), &sent).expect("same length");
+    let point = queue.mark().expect("no fault");
+    assert!(!queue.reached(point).expect("no fault"), "the upload returned after 3 s of work before it");
+    assert!(contents(&mut *queue, &buffer) == sent);
 }

@@ -1,8 +1,11 @@
 //! `libcublasLt`: where it lies, its functions, and what they describe a product with.
 
-use crate::driver::{
-    Context,
-    table::{self, table},
+use crate::{
+    device::NvidiaDevice,
+    driver::{
+        Context,
+        table::{self, table},
+    },
 };
 use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
@@ -11,7 +14,7 @@ use cudarc::cublaslt::sys::{
     cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatrixLayoutOpaque_t, cublasLtReductionScheme_t,
     cublasStatus_t, cudaDataType, cudaStream_t,
 };
-use kp_hal::{DeviceId, DriverError, ErrorKind, Result};
+use kp_hal::{DriverError, ErrorKind, Result};
 use std::{
     borrow::Cow,
     env,
@@ -19,7 +22,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     ptr,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock},
 };
 
 table! {
@@ -169,26 +172,20 @@ unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// The handle of device `id`, made when it is first asked for.
+    /// The handle of `device`. Kept as long as the device, because destroying one waits for the whole context, which ends
+    /// the recordings of other threads.
     ///
     /// # Errors
     /// `Unavailable` if the library cannot be opened, `Driver` if it refuses the device.
-    pub(super) fn of(id: DeviceId, context: &Arc<Context>) -> Result<Arc<Self>> {
-        static HANDLES: Mutex<Vec<(DeviceId, Weak<Handle>)>> = Mutex::new(Vec::new());
-        let mut handles = HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
-        handles.retain(|(_, handle)| handle.strong_count() > 0);
-        let known = handles.iter().find(|(of, _)| *of == id).and_then(|(_, handle)| handle.upgrade());
-        if let Some(handle) = known {
-            return Ok(handle);
-        }
-        let api = api()?;
-        context.enter()?;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the device's context is current.
-        unsafe { api.cublasLtCreate(&mut raw) }.ok()?;
-        let handle = Arc::new(Self { api, raw, context: context.clone() });
-        handles.push((id, Arc::downgrade(&handle)));
-        Ok(handle)
+    pub(super) fn of(device: &NvidiaDevice) -> Result<Arc<Self>> {
+        device.keep(|| {
+            let (api, context) = (api()?, device.context().clone());
+            context.enter()?;
+            let mut raw = ptr::null_mut();
+            // SAFETY: the device's context is current.
+            unsafe { api.cublasLtCreate(&mut raw) }.ok()?;
+            Ok(Self { api, raw, context })
+        })
     }
 }
 
