@@ -1,7 +1,7 @@
 //! D = A·B on the matrix unit of any device since sm_80, with every epilogue and layout of D that there is.
 //!
 //! See `kernels/gemm/cuda/sm80.cu`. Limits: A and B of one type, 16 or 8 bits or TF32, scaled by rows at most; no panels, and
-//! those of 8 and 32 bits contiguous along k; sums of 8-bit floats stay in the matrix unit (`acc=f32fast`).
+//! those of 8 and 32 bits contiguous along k.
 
 use super::{
     Check,
@@ -105,11 +105,7 @@ fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
             return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
         }
     }
-    let fits = match (t.is_float(), t.bits()) {
-        (false, _) => spec.acc == Acc::I32,
-        (true, 8) => spec.acc == Acc::F32Fast,
-        (true, _) => matches!(spec.acc, Acc::F32 | Acc::F32Fast),
-    };
+    let fits = if t.is_float() { matches!(spec.acc, Acc::F32 | Acc::F32Fast) } else { spec.acc == Acc::I32 };
     if !fits {
         return Err(Unsupported::Option { option: "acc", got: spec.acc.to_string() });
     }
@@ -127,7 +123,7 @@ pub(crate) fn main(spec: &GemmSpec, variant: Variant) -> Main {
     let outer = [spec.a.order == Order::Col, spec.b.order == Order::Row];
     Main {
         name: "sm80",
-        build: build(spec.a.dtype(), finish, variant, outer),
+        build: build((spec.a.dtype(), super::sm90::promotes(spec)), finish, variant, outer),
         tile: (tile.0, tile.0),
         threads: 256,
         shared_bytes: shared_bytes(tile),
@@ -136,7 +132,7 @@ pub(crate) fn main(spec: &GemmSpec, variant: Variant) -> Main {
     }
 }
 
-fn build(t: DType, finish: &'static str, variant: Variant, [a_outer, b_outer]: [bool; 2]) -> Build {
+fn build((t, promotes): (DType, bool), finish: &'static str, variant: Variant, [a_outer, b_outer]: [bool; 2]) -> Build {
     let flag = |on: bool| u8::from(on).to_string();
     let defines = vec![
         ("KP_TYPE", name_of(t).expect("`supports` has looked at the type").to_owned()),
@@ -147,6 +143,7 @@ fn build(t: DType, finish: &'static str, variant: Variant, [a_outer, b_outer]: [
         ("KP_B_OUTER", flag(b_outer)),
         ("KP_WHOLE", flag(!t.is_float())),
         ("KP_FP8", flag(t.is_float() && t.bits() == 8)),
+        ("KP_PROMOTE", flag(promotes)),
     ];
     Build { source: &SOURCE, entry: "sm80", defines }
 }
@@ -154,30 +151,31 @@ fn build(t: DType, finish: &'static str, variant: Variant, [a_outer, b_outer]: [
 /// Every build there is for `arch`.
 pub(crate) fn builds(arch: &str) -> Vec<Listed> {
     let version: u32 = arch.trim_start_matches("sm_").trim_end_matches('a').parse().unwrap_or(0);
+    let variants = || (0..TILES.len() as u8).map(Variant);
     let mut builds = Vec::new();
     for (t, _) in TYPES {
         let is_fp8 = t.is_float() && t.bits() == 8;
         if version < if is_fp8 { 89 } else { 80 } {
             continue;
         }
-        for finish in if t.is_float() { &["float", "double"][..] } else { &["double"] } {
-            for variant in (0..TILES.len() as u8).map(Variant) {
-                for outer in if t.bits() == 16 {
-                    &[[false; 2], [false, true], [true, false], [true; 2]][..]
-                } else {
-                    &[[false; 2]]
-                } {
-                    let listed = Listed::new("gemm/sm80", build(t, finish, variant, *outer));
-                    // On sm_90, whose fragments of 8-bit floats are unpacked to 16 bits.
-                    let why = is_fp8.then_some(
-                        "fragments of 8-bit floats are unpacked where the matrix unit has no such fragments",
-                    );
-                    builds.push(Listed { local_memory: why, ..listed });
-                }
-            }
+        let finishes: &[_] = if t.is_float() { &["float", "double"] } else { &["double"] };
+        let orders: &[_] = match t.bits() {
+            16 => &[[false; 2], [false, true], [true, false], [true; 2]],
+            _ => &[[false; 2]],
+        };
+        let promotions: &[bool] = if is_fp8 { &[true, false] } else { &[false] };
+        for ((finish, order), promotes) in each(&each(finishes, orders), promotions) {
+            builds.extend(variants().map(|variant| build((t, promotes), finish, variant, order)));
         }
     }
-    builds
+    // Fragments of 8-bit floats are unpacked to 16 bits where the matrix unit has no such fragments, as on sm_90.
+    let why = |build: &Build| build.defines.contains(&("KP_FP8", "1".to_owned())).then_some("fragments are unpacked");
+    builds.into_iter().map(|build| Listed { local_memory: why(&build), ..Listed::new("gemm/sm80", build) }).collect()
+}
+
+/// Every pair of one of `a` and one of `b`.
+fn each<A: Copy, B: Copy>(a: &[A], b: &[B]) -> Vec<(A, B)> {
+    a.iter().flat_map(|&x| b.iter().map(move |&y| (x, y))).collect()
 }
 
 /// Waves of tiles at a share of the peak, or memory's pace; `row_batch` counts how often `m` repeats.
