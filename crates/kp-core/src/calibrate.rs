@@ -12,10 +12,14 @@
 //! arXiv:2210.17323), as QuIP (Chee et al., arXiv:2307.13304, theorem 6) shows; unlike GPTQ's own form it needs no
 //! inverse. Taken from GPTQ: 1 % of the mean variance is added to every variance, so that C is positive definite
 //! however few inputs there are, and columns of larger variance are rounded first, while most can still make up
-//! for them. Scales and zero points are those of [`Tensor::quantize`].
+//! for them. Scales and zero points are those of [`Tensor::quantize`], but for the scales of `@mx`, which are rounded
+//! up: other columns could only make up for a number past the largest code by going far astray themselves.
 
 use crate::{Tensor, tensor::Epilogue, tensor::Over};
-use kp_hal::{BadOperands, DType, Result, op::Format};
+use kp_hal::{
+    BadOperands, DType, Result,
+    op::{Format, ScaleRule, Scheme},
+};
 use std::{num::NonZeroUsize, thread};
 
 /// A weight in codes, and what its products lack.
@@ -37,18 +41,18 @@ impl Tensor {
     ///
     /// # Errors
     /// `BadOperands` if one of the two is no matrix, has scales or numbers that are not finite, if the columns differ
-    /// or there is no input; `BadProblem` if the format has no scales or there is no such format; `Unsupported`;
-    /// `OutOfMemory`.
+    /// or there is no input; `BadProblem` if there is no such format; `Unsupported`; `OutOfMemory`.
     pub fn quantize_for(&self, format: impl Into<Format>, inputs: &Tensor) -> Result<Rounded> {
         let format = format.into();
         let (&[n, k], &[rows, cols]) = (self.shape(), inputs.shape()) else {
             return Err(refuse(self, inputs, "both must be matrices"));
         };
         if k != cols || rows == 0 {
-            return Err(refuse(self, inputs, "inputs must be rows, at least one, as long as the weight's"));
+            return Err(refuse(self, inputs, "the input must have rows, and they must be as long as the weight's"));
         }
         let (weight, inputs_f32) = (self.cast(DType::F32)?, inputs.cast(DType::F32)?);
-        let nearest = weight.quantize(format)?;
+        let rule = if format.scheme == Scheme::Mx { ScaleRule::Up } else { ScaleRule::of(format) };
+        let nearest = weight.quantize_by(format, rule)?;
         let mean = inputs_f32.mean(Over::Rows)?;
         let squares = inputs_f32.t().matmul(&inputs_f32)?.to_vec::<f32>()?;
         let covariance = Covariance { squares, mean: mean.to_vec()?, rows };
@@ -265,7 +269,10 @@ fn round_tile(codes: &mut [u8], first: usize, weight: &[f32], grid: &Grid, feedb
 }
 
 fn refuse(weight: &Tensor, inputs: &Tensor, rule: &'static str) -> kp_hal::Error {
-    let describe = |tensor: &Tensor| format!("{:?} {}", tensor.shape(), tensor.format());
-    let operands = [("the weight", describe(weight)), ("the inputs", describe(inputs))];
+    let describe = |tensor: &Tensor| {
+        let sizes: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
+        format!("{} {}", sizes.join("x"), tensor.format())
+    };
+    let operands = [("the weight", describe(weight)), ("the input", describe(inputs))];
     BadOperands { op: "quantize_for", operands: operands.into(), rule: rule.into() }.into()
 }

@@ -6,7 +6,10 @@
 mod numbers;
 
 use kp_core::{Engine, Tensor, calibrate::Rounded, tensor::formats};
-use kp_hal::{ErrorKind, Result, op::Format};
+use kp_hal::{
+    ErrorKind, Result,
+    op::{Format, ScaleRule},
+};
 use numbers::{engine, host, product, reals};
 
 /// Of the mean variance, as the library adds it.
@@ -177,6 +180,19 @@ fn few_inputs_are_enough_and_the_codes_are_the_same_twice() -> Result<()> {
 }
 
 #[test]
+fn no_number_saturates() -> Result<()> {
+    let e = engine();
+    // The usual scale of such a block is 1, and 6 the largest code.
+    let numbers: Vec<f32> = (0..32).map(|i| if i == 0 { 7.9 } else { 0.1 * i as f32 }).collect();
+    let (weight, x) = (e.tensor(&[1, 32], &numbers)?, inputs(&e, 100, 32)?);
+    let first = |q: &Tensor| Ok::<_, kp_hal::Error>(host(&q.dequantize(kp_hal::DType::F32)?)?[0]);
+    assert_eq!(first(&weight.quantize(formats::MXFP4)?)?, 6.0);
+    assert_eq!(first(&weight.quantize_by(formats::MXFP4, ScaleRule::Up)?)?, 8.0);
+    assert_eq!(first(&weight.quantize_for(formats::MXFP4, &x)?.weight)?, 8.0);
+    Ok(())
+}
+
+#[test]
 fn nothing_is_rounded() -> Result<()> {
     let e = engine();
     let rounded = e.zeros(&[0, 32], kp_hal::DType::F32)?.quantize_for(formats::MXFP4, &reals(&e, &[4, 32], 1)?)?;
@@ -196,9 +212,9 @@ fn what_cannot_be_is_refused() -> Result<()> {
     };
     assert_eq!(
         refused(&weight, &reals(&e, &[4, 31], 2)?),
-        "quantize_for: the weight is [8, 32] f32, the inputs is [4, 31] f32: inputs must be rows, at least one, as long as the weight's"
+        "quantize_for: the weight is 8x32 f32, the input is 4x31 f32: the input must have rows, and they must be as long as the weight's"
     );
-    assert!(refused(&weight, &e.zeros(&[0, 32], kp_hal::DType::F32)?).contains("at least one"));
+    assert!(refused(&weight, &e.zeros(&[0, 32], kp_hal::DType::F32)?).contains("must have rows"));
     assert!(refused(&weight.reshape(&[256])?, &x).contains("both must be matrices"));
     for bad in [f32::NAN, f32::INFINITY, 1e38] {
         assert!(refused(&weight, &with(&[4, 32], bad)?).contains("finite"), "{bad}");

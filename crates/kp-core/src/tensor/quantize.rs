@@ -6,7 +6,7 @@ use super::{
 };
 use kp_hal::{
     Buffer, DType, Result,
-    op::{DequantizeArgs, DequantizeSpec, Format, QuantizeArgs, QuantizeSpec, Rows},
+    op::{DequantizeArgs, DequantizeSpec, Format, QuantizeArgs, QuantizeSpec, Rows, ScaleRule},
 };
 
 /// Formats under their usual names.
@@ -48,8 +48,18 @@ impl Tensor {
     /// `OutOfMemory`.
     pub fn quantize(&self, format: impl Into<Format>) -> Result<Self> {
         let format = format.into();
+        self.quantize_by(format, ScaleRule::of(format))
+    }
+
+    /// The same with scales rounded by `rule`, where the format's usual rule is not wanted: that of `@mx` lets large
+    /// numbers saturate, [`ScaleRule::Up`] does not.
+    ///
+    /// # Errors
+    /// As [`Tensor::quantize`]; `BadProblem` also if the format has no such rule.
+    pub fn quantize_by(&self, format: impl Into<Format>, rule: ScaleRule) -> Result<Self> {
+        let format = format.into();
         let x = self.as_rows("quantize")?;
-        let spec = QuantizeSpec { x: x.layout, ..QuantizeSpec::new(x.rows, x.cols, self.dtype(), format) };
+        let spec = QuantizeSpec { x: x.layout, rule, ..QuantizeSpec::new(x.rows, x.cols, self.dtype(), format) };
         // The problem is checked before room is made for what it cannot have.
         let _ = kp_hal::Spec::build(spec)?;
         let mut q = Output::new(&self.engine, self.shape(), format)?;
