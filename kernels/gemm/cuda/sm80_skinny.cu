@@ -45,7 +45,10 @@ constexpr DType D = DType::KP_D, C = DType::KP_C, BIAS = DType::KP_BIAS, RESIDUA
 #undef VOID
 constexpr Act ACT = Act::KP_ACT;
 constexpr Gate GATE = Gate::KP_GATE;
-constexpr int SCALES = KP_SCALES, WARPS = KP_WARPS, SPLIT = KP_SPLIT, BLOCKS = KP_BLOCKS, RUN = KP_RUN, DEPTH = KP_DEPTH;
+constexpr int SCALES = KP_SCALES, WARPS = KP_WARPS, SPLIT = KP_SPLIT, BLOCKS = KP_BLOCKS;
+// What is loaded an element at a time, or comes to 16 warps with scales, has no registers for more.
+constexpr bool FEW = !KP_VECTOR || (SCALES >= 3 && WARPS > 8);
+constexpr int RUN = FEW && KP_RUN > 2 ? 2 : KP_RUN, DEPTH = FEW ? 1 : KP_DEPTH;
 
 constexpr bool FLOAT8 = A == DType::E4m3 || A == DType::E5m2, INTEGER = A == DType::I8;
 constexpr int BYTES = FLOAT8 || INTEGER ? 1 : 2; // of an element
