@@ -14,7 +14,7 @@
 //
 // Defines: KP_TYPE (BF16, F16, TF32, E4M3, E5M2, S8: of A and B), FINISH (`float` or `double`), TILE (0: 128 × 128,
 // 1: 64 × 64), KP_STAGES, KP_A_OUTER and KP_B_OUTER (1: k is not contiguous), KP_WHOLE (1 with S8), KP_FP8 (1 with E4M3 and E5M2,
-// which need sm_89), KP_PROMOTE (1: the sums of each stage, 128 products of 8-bit floats, are added in f32). Entry: sm80(Params). Grid: up to `tiles` blocks of 256 threads. Shared: dynamic,
+// which need sm_89). Entry: sm80(Params). Grid: up to `tiles` blocks of 256 threads. Shared: dynamic,
 // STAGES · (BM + BN) · 128 bytes, at least BM · BN · 4.
 #include "common/cuda/numbers.cuh"
 
@@ -179,15 +179,6 @@ __device__ __forceinline__ void multiply_stage(R (&sums)[T::FM][T::FN][4], u32 a
     }
 }
 
-__device__ __forceinline__ void clear(R (&sums)[T::FM][T::FN][4]) {
-#pragma unroll
-    for (int i = 0; i < T::FM; ++i)
-#pragma unroll
-        for (int j = 0; j < T::FN; ++j)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sums[i][j][e] = (R)0;
-}
-
 extern "C" __global__ void __launch_bounds__(T::THREADS, TILE == 0 ? 1 : 2) sm80(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) u8 stages[];
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -210,7 +201,12 @@ extern "C" __global__ void __launch_bounds__(T::THREADS, TILE == 0 ? 1 : 2) sm80
             asm volatile("cp.async.commit_group;" ::: "memory");
         };
         R sums[T::FM][T::FN][4];
-        clear(sums);
+#pragma unroll
+        for (int i = 0; i < T::FM; ++i)
+#pragma unroll
+            for (int j = 0; j < T::FN; ++j)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sums[i][j][e] = (R)0;
         for (int ahead = 0; ahead < STAGES - 1; ++ahead) load(ahead);
         for (u32 step = 0; step < steps; ++step) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
@@ -218,19 +214,7 @@ extern "C" __global__ void __launch_bounds__(T::THREADS, TILE == 0 ? 1 : 2) sm80
             __syncthreads();
             load(step + STAGES - 1);
             u32 base = shared_address(stages + step % STAGES * T::STAGE);
-#if KP_PROMOTE
-            R part[T::FM][T::FN][4];
-            clear(part);
-            multiply_stage<KP_A_OUTER, KP_B_OUTER>(part, base, base + T::A_BYTES, row, column, lane);
-#pragma unroll
-            for (int i = 0; i < T::FM; ++i)
-#pragma unroll
-                for (int j = 0; j < T::FN; ++j)
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) sums[i][j][e] += part[i][j][e];
-#else
             multiply_stage<KP_A_OUTER, KP_B_OUTER>(sums, base, base + T::A_BYTES, row, column, lane);
-#endif
         }
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads();

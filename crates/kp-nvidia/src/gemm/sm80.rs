@@ -1,7 +1,7 @@
 //! D = A·B on the matrix unit of any device since sm_80, with every epilogue and layout of D that there is.
 //!
 //! See `kernels/gemm/cuda/sm80.cu`. Limits: A and B of one type, 16 or 8 bits or TF32, scaled by rows at most; no panels, and
-//! those of 8 and 32 bits contiguous along k.
+//! those of 8 and 32 bits contiguous along k; sums of 8-bit floats stay in the matrix unit (`acc=f32fast`).
 
 use super::{
     Check,
@@ -105,7 +105,11 @@ fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
             return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
         }
     }
-    let fits = if t.is_float() { matches!(spec.acc, Acc::F32 | Acc::F32Fast) } else { spec.acc == Acc::I32 };
+    let fits = match (t.is_float(), t.bits()) {
+        (false, _) => spec.acc == Acc::I32,
+        (true, 8) => spec.acc == Acc::F32Fast,
+        (true, _) => matches!(spec.acc, Acc::F32 | Acc::F32Fast),
+    };
     if !fits {
         return Err(Unsupported::Option { option: "acc", got: spec.acc.to_string() });
     }
@@ -123,7 +127,7 @@ pub(crate) fn main(spec: &GemmSpec, variant: Variant) -> Main {
     let outer = [spec.a.order == Order::Col, spec.b.order == Order::Row];
     Main {
         name: "sm80",
-        build: build((spec.a.dtype(), super::sm90::promotes(spec)), finish, variant, outer),
+        build: build(spec.a.dtype(), finish, variant, outer),
         tile: (tile.0, tile.0),
         threads: 256,
         shared_bytes: shared_bytes(tile),
@@ -132,7 +136,7 @@ pub(crate) fn main(spec: &GemmSpec, variant: Variant) -> Main {
     }
 }
 
-fn build((t, promotes): (DType, bool), finish: &'static str, variant: Variant, [a_outer, b_outer]: [bool; 2]) -> Build {
+fn build(t: DType, finish: &'static str, variant: Variant, [a_outer, b_outer]: [bool; 2]) -> Build {
     let flag = |on: bool| u8::from(on).to_string();
     let defines = vec![
         ("KP_TYPE", name_of(t).expect("`supports` has looked at the type").to_owned()),
@@ -143,7 +147,6 @@ fn build((t, promotes): (DType, bool), finish: &'static str, variant: Variant, [
         ("KP_B_OUTER", flag(b_outer)),
         ("KP_WHOLE", flag(!t.is_float())),
         ("KP_FP8", flag(t.is_float() && t.bits() == 8)),
-        ("KP_PROMOTE", flag(promotes)),
     ];
     Build { source: &SOURCE, entry: "sm80", defines }
 }
@@ -163,9 +166,8 @@ pub(crate) fn builds(arch: &str) -> Vec<Listed> {
             16 => &[[false; 2], [false, true], [true, false], [true; 2]],
             _ => &[[false; 2]],
         };
-        let promotions: &[bool] = if is_fp8 { &[true, false] } else { &[false] };
-        for ((finish, order), promotes) in each(&each(finishes, orders), promotions) {
-            builds.extend(variants().map(|variant| build((t, promotes), finish, variant, order)));
+        for (finish, order) in each(finishes, orders) {
+            builds.extend(variants().map(|variant| build(t, finish, variant, order)));
         }
     }
     // Fragments of 8-bit floats are unpacked to 16 bits where the matrix unit has no such fragments, as on sm_90.

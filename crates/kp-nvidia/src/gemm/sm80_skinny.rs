@@ -1,7 +1,7 @@
 //! D = act(alpha · A·B + beta · C + bias) + residual for up to 16 rows: B is streamed once, at memory's pace.
 //!
 //! See `kernels/gemm/cuda/sm80_skinny.cu`. Limits: A's rows and B's columns contiguous along k, of one type, 8 or 16 bits; D's
-//! rows contiguous, unscaled, of at least 8 bits.
+//! rows contiguous, unscaled, of at least 8 bits; not on sm_90.
 
 use super::{
     Check,
@@ -109,6 +109,10 @@ fn check(caps: &Caps, p: &GemmProblem) -> Check {
     let spec = p.spec();
     if !caps.has("cp.async") {
         return Err(Unsupported::Arch { need: "sm_80", got: caps.arch.to_string() });
+    }
+    // There, `sm90_swap` has been run and this has not.
+    if caps.has("wgmma") {
+        return Err(Unsupported::Arch { need: "sm_80 to sm_89, or sm_100 and later", got: caps.arch.to_string() });
     }
     if spec.m > MOST_ROWS {
         return Err(Unsupported::TooLarge { dim: "m", max: MOST_ROWS.into(), got: spec.m.into() });

@@ -1,7 +1,7 @@
 //! D = act(alpha · A·B + beta · C + bias) + residual of 16-bit and 8-bit floats on `wgmma`.
 //!
 //! See `kernels/gemm/cuda/sm90.cu` and `kernels/gemm/README.md`. Limits: rows and matrices of A, B and D a multiple of
-//! 16 bytes apart, D's rows contiguous, 8-bit operands contiguous along k, one scheme of scales for A and B, f32 sums.
+//! 16 bytes apart, D's rows contiguous and of a multiple of 16 bytes, 8-bit operands contiguous along k, one scheme of scales for A and B, f32 sums.
 
 mod launch;
 mod variants;
@@ -87,6 +87,11 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
     maps::check(&spec.a, ["ld of a", "batch stride of a"], spec.batch, p.align())?;
     maps::check(&spec.b, ["ld of b", "batch stride of b"], spec.batch, p.align())?;
     maps::check(&spec.d, ["ld of d", "batch stride of d"], spec.batch, p.align())?;
+    // The copy engine cuts off what it stores at multiples of 16 bytes.
+    let per_16 = u64::from(128 / spec.d.dtype().bits());
+    if !u64::from(spec.d_cols()).is_multiple_of(per_16) {
+        return Err(Unsupported::Align { dim: "columns of d", multiple: per_16, got: spec.d_cols().into() });
+    }
     // The distance of A's columns depends on how many rows there are, and so would the kernel.
     if p.repro() == Repro::BatchInvariant && spec.a.order != Order::Row {
         return Err(Unsupported::Layout { operand: "a", got: spec.a.order.to_string() });
