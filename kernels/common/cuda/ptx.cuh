@@ -115,13 +115,6 @@ KP_FN void load_box_multicast(u32 smem, const TensorMap *map, u32 bar, i32 x, i3
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(blocks), "l"(keep)
                  : "memory");
 }
-// Copies `bytes` from `from` to `smem`, counted by `bar`, which is told to expect them; both addresses and `bytes` multiples of 16.
-KP_FN void load_bulk(u32 smem, const void *from, u32 bytes, u32 bar) {
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem), "l"(from), "r"(bytes),
-                 "r"(bar)
-                 : "memory");
-}
 // Copies `smem` to the box at (x, y, z); what lies outside of the tensor is left out. Belongs to the thread's open bulk group.
 KP_FN void store_box(const TensorMap *map, u32 smem, i32 x, i32 y, i32 z) {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(smem), "r"(x),
@@ -151,7 +144,6 @@ KP_FN void store_matrices(u32 row, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 KP_FN void store_shared(u32 at, u16 x) { asm volatile("st.shared.b16 [%0], %1;" ::"r"(at), "h"(x) : "memory"); }
-KP_FN void store_shared(u32 at, float x) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory"); }
 KP_FN void store_shared(u32 at, float x, float y) { asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory"); }
 // The same address in the shared memory of the cluster's block `rank`.
 KP_FN u32 in_block(u32 address, u32 rank) {

@@ -17,12 +17,13 @@
 //         └──────────┘
 //
 // Defines (one line of the variants table each):
-//     BM            64 (one consumer), 128, 256 (two waves)
+//     BM            64 (one consumer), 128, 192 (three consumers), 256 (two waves)
 //     BN            a multiple of 8, at most 256; with scales BN/2 · (1 + BM/128) + ~60 registers must fit 232: 128×192, 256×128
 //     STAGES        tiles in flight
 //     CLUSTER_M, CLUSTER_N, CLUSTER_K   at most one of them more than 1; BN / CLUSTER_M, BM / CLUSTER_N and BN / CLUSTER_K multiples of 8.
 //                   CLUSTER_K blocks of a cluster each sum a part of k and exchange sums at the end, in rank order (no groups)
 //     BOXES         boxes of D that each warp has shared memory for
+//     AHEAD         1: the next block's products are issued before this one's are scaled; BM 64 or 128, BN at most 128
 //     OUT           0 bf16, 1 f16, 2 f32
 // and by the including source:
 //     TYPE          WgmmaType of A and B        A_SCALE, B_SCALE   rows that share a scale: 1, 128, or 0 for none
@@ -76,7 +77,7 @@ namespace {
 constexpr int gcd(int a, int b) { return b == 0 ? a : gcd(b, a % b); }
 
 constexpr bool SCALED = A_SCALE != 0;
-constexpr int CONSUMERS = BM == 64 ? 1 : 2;
+constexpr int CONSUMERS = BM == 64 ? 1 : BM == 192 ? 3 : 2;
 constexpr int WAVES = BM / (64 * CONSUMERS);
 constexpr int THREADS = 128 * (1 + CONSUMERS);
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * CLUSTER_K;
@@ -88,7 +89,7 @@ constexpr int STEP = BYTES ? 32 : 16; // elements of one wgmma
 constexpr int OUT_BYTES = OUT == 2 ? 4 : 2;
 constexpr int STORE = gcd(COLUMNS, 128 / OUT_BYTES);
 
-static_assert(BM == 64 || BM == 128 || BM == 256, "slabs of 64 rows for one or two consumers");
+static_assert(BM == 64 || BM == 128 || BM == 192 || BM == 256, "slabs of 64 rows for one to three consumers");
 static_assert(BN % 8 == 0 && BN <= 256 && BM % CLUSTER_N == 0 && BM / CLUSTER_N % 8 == 0 && BN / CLUSTER_M % 8 == 0, "swizzle atoms have 8 rows");
 static_assert(CLUSTER == CLUSTER_M || CLUSTER == CLUSTER_N || (CLUSTER == CLUSTER_K && GROUPING == 0), "a cluster has one purpose");
 static_assert(COLUMNS % 8 == 0 && BM * BN * 4 <= STAGES * (BM + BN) * 128, "sums are exchanged through the stages");
@@ -332,10 +333,10 @@ struct Scales {
     }
 };
 
-// Warpgroup 1 begins a tile when warpgroup 0 has its first products: the tensor cores serve both in turn, so two that begin together also
-// finish together, and then both scale while nothing multiplies (a quarter of the time).
+// Warpgroup 1 begins a tile when warpgroup 0 has its first products, so that one scales while the other multiplies. On an H200 the two find
+// such a rhythm by themselves: times with and without this differ by no more than they vary.
 KP_FN void stagger(const Consumer &me) {
-    if (CONSUMERS == 1 || AHEAD) return;
+    if (CONSUMERS != 2 || AHEAD) return;
     if (me.number == 0) ptx::arrive_threads(1, 256);
     else ptx::sync_threads(1, 256);
 }
@@ -617,7 +618,7 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
     ptx::wait_for_previous_kernel();
 
     if (warp < 4) {
-        ptx::give_registers<40>();
+        ptx::give_registers<CONSUMERS == 3 ? 32 : 40>();
         if (warp == 0) load_tiles(a_map, b_map, args, s);
 #if A_SCALE
         if (warp == 1) load_scales(args, s);
@@ -625,7 +626,7 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
         // As often as the consumers.
         if (CLUSTER_K > 1) ptx::cluster_sync(), ptx::cluster_sync();
     } else {
-        ptx::take_registers<232>();
+        ptx::take_registers<CONSUMERS == 3 ? 160 : 232>();
         consume(d_map, args, s, warp / 4 - 1);
     }
     ptx::allow_next_kernel();

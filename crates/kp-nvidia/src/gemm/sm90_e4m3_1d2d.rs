@@ -2,7 +2,7 @@
 //!
 //! See `kernels/gemm/cuda/sm90_blocks.cuh`. Limits: both contiguous along k and 16-byte aligned, D plain.
 
-use super::blocks::{Family, Tile, tile};
+use super::blocks::{Family, Tile, ahead, tile};
 use crate::compile::{Listed, Source, source};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant,
@@ -22,7 +22,7 @@ static SOURCE: Source = source!(
 );
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 16] = [
+const TILES: [Tile; 22] = [
     tile(128, 192, 4, (2, 1), 3),
     tile(128, 192, 5, (2, 1), 1),
     tile(256, 128, 4, (1, 2), 1),
@@ -39,6 +39,12 @@ const TILES: [Tile; 16] = [
     tile(64, 64, 12, (1, 1), 1),
     tile(64, 32, 16, (1, 1), 1),
     tile(64, 16, 18, (1, 1), 1),
+    tile(192, 128, 4, (1, 2), 2),
+    tile(192, 128, 4, (1, 1), 2),
+    ahead(64, 128, 8, 2),
+    ahead(64, 96, 9, 1),
+    ahead(64, 64, 12, 1),
+    ahead(64, 32, 16, 1),
 ];
 
 /// What it is made of.
