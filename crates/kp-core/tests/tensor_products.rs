@@ -160,6 +160,11 @@ fn whole_numbers_are_exact_and_the_rest_says_nothing() -> Result<()> {
     assert_eq!(d(Epilogue { act: Act::Gelu, ..Epilogue::default() })?, None);
     assert_eq!(d(Epilogue { gate: Gate::Halves, ..Epilogue::default() })?, None);
     assert_eq!(d(Epilogue { out: Some(DType::I8.into()), ..Epilogue::default() })?, None);
+    // Sums of 8-bit floats may stay in a coarser unit for up to 128 of k.
+    let narrow = [&a, &b.contiguous()?].map(|t| t.cast(DType::E4m3));
+    let [narrow_a, narrow_b] = narrow;
+    let bound = narrow_a?.matmul(&narrow_b?)?.error_bound().expect("a plain product");
+    assert!((32.0 * 2_f64.powi(-13)..33.0 * 2_f64.powi(-13)).contains(&bound), "{bound:e}");
     let coarse = d(Epilogue { acc: Some(Acc::F32Fast), ..Epilogue::default() })?.expect("a plain product");
     assert!(coarse > 32.0 * 2_f64.powi(-13));
     let product = a.matmul(&b)?;

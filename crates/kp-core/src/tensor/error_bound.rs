@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! k · step(acc)                       adding the terms, in any order
+//! min(k, 128) · 2⁻¹³ for 8-bit floats  partial sums that a coarser matrix unit may keep; see `Acc::F32`
 //! blocks · step(f32)                  adding what blocks with scales of their own sum to
 //! 9 · step(f32)                       scales of a and b, alpha, bias, residual
 //! 2⁻¹⁰ for each tf32 operand          what the multiplier does not read
@@ -24,6 +25,9 @@ use kp_hal::{
 /// (widened, added), the residual.
 const FURTHER: f64 = 9.0;
 
+/// One addition that keeps 13 bits of mantissa and cuts the rest off: 2⁻¹³.
+const COARSE: f64 = 1.0 / 8192.0;
+
 /// The bound of a product relative to S; `None` where an error is not a share of S: after an activation that is no
 /// straight line, a gate, a rounding to integers or a quantization.
 pub(super) fn of_product(spec: &GemmSpec, alpha: f32) -> Option<f64> {
@@ -41,17 +45,25 @@ pub(super) fn of_product(spec: &GemmSpec, alpha: f32) -> Option<f64> {
     let later = 2.0 * unit_roundoff(if spec.acc == Acc::F64 { DType::F64 } else { DType::F32 })?;
     let step = match spec.acc {
         Acc::F64 | Acc::F32 => later,
-        // 13 bits of mantissa, the rest cut off.
-        Acc::F32Fast => 2_f64.powi(-13),
+        Acc::F32Fast => COARSE,
         Acc::F16 => 2.0 * unit_roundoff(DType::F16)?,
         Acc::I32 => 0.0,
     };
+    // What 8-bit floats may lose in a matrix unit before their sums are promoted.
+    let narrow = |f: Format| f.dtype.is_float() && f.dtype.bits() == 8;
+    let coarse = spec.acc == Acc::F32 && narrow(a) && narrow(b);
+    let partial = if coarse { f64::from(spec.k.min(128)) * COARSE } else { 0.0 };
     let blocks = |f: Format| if plain(f) { 0.0 } else { f64::from(f.blocks(1, spec.k).1) };
     let read = |f: Format| if f.dtype == DType::Tf32 { 2_f64.powi(-10) } else { 0.0 };
     let wider = if a.dtype.bits() >= b.dtype.bits() { a.dtype } else { b.dtype };
     let widened = !(plain(a) && plain(b)) && wider.bits() >= 16 && a.dtype != b.dtype;
     let widening = if widened { unit_roundoff(wider)? } else { 0.0 };
-    let sum = f64::from(spec.k) * step + (blocks(a).max(blocks(b)) + FURTHER) * later + read(a) + read(b) + widening;
+    let sum = f64::from(spec.k) * step
+        + partial
+        + (blocks(a).max(blocks(b)) + FURTHER) * later
+        + read(a)
+        + read(b)
+        + widening;
     Some(sum + unit_roundoff(d.dtype)? * (1.0 + sum))
 }
 
