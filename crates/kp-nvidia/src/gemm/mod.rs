@@ -28,10 +28,10 @@ mod swap;
 #[cfg(test)]
 mod tests;
 
-use crate::compile::{Listed, Source};
+use crate::compile::{Build, Listed, Source};
 use kp_hal::{
-    Caps, KernelList, Unsupported,
-    op::{Gemm, GemmSpec, Op, Problem, Repro},
+    Caps, DeviceKind, Kernel, KernelList, Unsupported, Variant,
+    op::{Gemm, GemmProblem, GemmSpec, Op, Problem, Repro},
     source_hash,
 };
 use std::borrow::Cow;
@@ -52,17 +52,50 @@ pub(crate) const LIST: KernelList<Gemm> = &[
     &simt::Simt,
 ];
 
-/// Every build that a kernel of the list may ask for on `arch`; of `sm90`, those for the usual epilogues.
+/// Every build that a kernel of the list may ask for on `arch`; where epilogues or rows are compiled in, those for the usual ones.
 pub(crate) fn builds(arch: &str) -> Vec<Listed> {
     let mut builds = simt::builds();
     builds.extend(simt_store::builds());
     builds.extend(sm80::builds(arch));
+    builds.extend(sm80_skinny::builds(arch));
     if arch == "sm_90a" {
         builds.extend(sm90::builds());
+        builds.extend(sm90_swap::builds());
+        builds.extend(sm90_swap_stream::builds());
         builds.extend(sm90_e4m3_1d2d::builds());
         builds.extend(sm90_e4m3_1d1d::builds());
     }
     builds
+}
+
+/// What `kernel` builds for `problems`, written without `gemm`, on a device like `caps`: each variant that runs one. Variants may
+/// share a build.
+fn listed(
+    name: &'static str,
+    kernel: &dyn Kernel<Gemm>,
+    caps: &Caps,
+    problems: &[&str],
+    build: impl Fn(&GemmProblem, Variant) -> Build,
+) -> Vec<Listed> {
+    let mut listed: Vec<Listed> = Vec::new();
+    for line in problems {
+        let problem: GemmProblem = format!("gemm {line}").parse().expect("a problem");
+        for variant in kernel.supports(caps, &problem).iter().flat_map(|variants| variants.iter()) {
+            let build = build(&problem, variant);
+            if listed.iter().all(|other| other.build != build) {
+                listed.push(Listed::new(name, build));
+            }
+        }
+    }
+    listed
+}
+
+/// Enough of an H200 to ask kernels what they build there.
+fn h200() -> Caps {
+    let mut caps = Caps::new(DeviceKind::Gpu, "sm_90a");
+    caps.set_features(["cp.async", "fp8", "wgmma"]);
+    (caps.units, caps.shared_bytes) = (132, 227 << 10);
+    caps
 }
 
 /// A hash of a source with all that it includes.

@@ -8,7 +8,7 @@ use super::{
     sm90::{Arguments, promotes},
 };
 use crate::{
-    compile::{Build, Source, source},
+    compile::{Build, Listed, Source, source},
     device::NvidiaDevice,
     launch::{Config, Function},
     queue::NvidiaQueue,
@@ -65,6 +65,27 @@ const TILES: [Tile; 6] = [
     tile(4, 8, 2, 1, 0.89),
 ];
 
+/// The builds on `arch` for types that are usual: one row, and sixteen.
+pub(super) fn builds(arch: &str) -> Vec<Listed> {
+    let version: u32 = arch.trim_start_matches("sm_").trim_end_matches('a').parse().unwrap_or(0);
+    let mut caps = super::h200();
+    caps.set_features(
+        [(80, "cp.async"), (89, "fp8")].into_iter().filter(|&(from, _)| version >= from).map(|(_, name)| name),
+    );
+    let problems = [
+        "1x1x4096x4096 bf16:bf16:bf16 b=col",
+        "1x16x4096x4096 bf16:bf16:bf16 b=col",
+        "1x1x4096x4096 e4m3@row:e4m3@row:bf16 b=col acc=f32fast",
+        "1x16x4096x4096 e4m3@row:e4m3@row:bf16 b=col acc=f32fast",
+        "1x16x4096x4096 i8:i8:i32 b=col",
+        "1x16x4096x4095 bf16:bf16:bf16 b=col",
+        "1x1x4096x4096 bf16:bf16:bf16 b=col bias=bf16 act=gelu_tanh residual=bf16",
+    ];
+    super::listed("gemm/sm80_skinny", &Sm80Skinny, &caps, &problems, |p, variant| {
+        build(p, &TILES[usize::from(variant.0)])
+    })
+}
+
 impl Kernel<Gemm> for Sm80Skinny {
     fn name(&self) -> &'static str {
         "sm80_skinny"
@@ -109,10 +130,6 @@ fn check(caps: &Caps, p: &GemmProblem) -> Check {
     let spec = p.spec();
     if !caps.has("cp.async") {
         return Err(Unsupported::Arch { need: "sm_80", got: caps.arch.to_string() });
-    }
-    // There, `sm90_swap` has been run and this has not.
-    if caps.has("wgmma") {
-        return Err(Unsupported::Arch { need: "sm_80 to sm_89, or sm_100 and later", got: caps.arch.to_string() });
     }
     if spec.m > MOST_ROWS {
         return Err(Unsupported::TooLarge { dim: "m", max: MOST_ROWS.into(), got: spec.m.into() });

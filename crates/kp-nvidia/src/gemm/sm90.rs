@@ -222,35 +222,19 @@ fn build(spec: &GemmSpec, choice: &Choice) -> Build {
 /// The builds of plain products, and of the usual epilogues: what to make before a program runs. Others are made when they
 /// are planned.
 pub(super) fn builds() -> Vec<Listed> {
-    const USUAL: &[&str] = &[
-        "bf16:bf16:bf16 b=col",
-        "bf16:bf16:bf16",
-        "bf16:bf16:f32 b=col",
-        "f16:f16:f16 b=col",
-        "bf16:bf16:bf16 b=col bias=bf16",
-        "bf16:bf16:bf16 b=col bias=bf16 act=gelu_tanh",
-        "bf16:bf16:bf16 b=col act=silu gate=halves",
-        "bf16:bf16:bf16 b=col residual=bf16",
-        "e4m3@tensor:e4m3@tensor:bf16 b=col",
-        "e4m3@row:e4m3@row:bf16 b=col",
-        "e4m3@tensor:e4m3@tensor:bf16 b=col acc=f32fast",
-        "e4m3@row:e4m3@row:bf16 b=col acc=f32fast",
+    let problems = [
+        "1x4096x4096x4096 bf16:bf16:bf16 b=col",
+        "1x4096x4096x4096 bf16:bf16:bf16",
+        "1x4096x4096x4096 bf16:bf16:f32 b=col",
+        "1x4096x4096x4096 f16:f16:f16 b=col",
+        "1x4096x4096x4096 bf16:bf16:bf16 b=col bias=bf16",
+        "1x4096x4096x4096 bf16:bf16:bf16 b=col bias=bf16 act=gelu_tanh",
+        "1x4096x4096x4096 bf16:bf16:bf16 b=col act=silu gate=halves",
+        "1x4096x4096x4096 bf16:bf16:bf16 b=col residual=bf16",
+        "1x4096x4096x4096 e4m3@tensor:e4m3@tensor:bf16 b=col",
+        "1x4096x4096x4096 e4m3@row:e4m3@row:bf16 b=col",
+        "1x4096x4096x4096 e4m3@tensor:e4m3@tensor:bf16 b=col acc=f32fast",
+        "1x4096x4096x4096 e4m3@row:e4m3@row:bf16 b=col acc=f32fast",
     ];
-    let problems =
-        USUAL.iter().map(|rest| -> GemmProblem { format!("gemm 1x4096x4096x4096 {rest}").parse().expect("a problem") });
-    let mut caps = Caps::new(kp_hal::DeviceKind::Gpu, "sm_90a");
-    caps.set_features(["wgmma"]);
-    (caps.units, caps.shared_bytes) = (132, 227 << 10);
-    let variants = |p: GemmProblem| {
-        let supported = supports(&caps, &p).map(|v| v.iter().collect::<Vec<_>>()).unwrap_or_default();
-        supported.into_iter().map(move |v| Listed::new("gemm/sm90", build(p.spec(), choice(v))))
-    };
-    let mut listed: Vec<Listed> = Vec::new();
-    for one in problems.flat_map(variants) {
-        // Variants that differ in how tiles are handed out share a build.
-        if listed.iter().all(|other| other.build != one.build) {
-            listed.push(one);
-        }
-    }
-    listed
+    super::listed("gemm/sm90", &Sm90, &super::h200(), &problems, |p, variant| build(p.spec(), choice(variant)))
 }

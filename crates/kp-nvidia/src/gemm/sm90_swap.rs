@@ -7,7 +7,7 @@ use super::{
     swap::{self, Params, Tile},
 };
 use crate::{
-    compile::{Source, source},
+    compile::{Listed, Source, source},
     device::NvidiaDevice,
     launch::{Config, Function},
     queue::NvidiaQueue,
@@ -60,6 +60,15 @@ const TILES: [Tile; 17] = [
     tile(2, 3, 1, 1),
     tile(1, 4, 2, 1),
 ];
+
+/// The builds for numbers of rows and types that are usual.
+pub(super) fn builds() -> Vec<Listed> {
+    let caps = super::h200();
+    super::listed("gemm/sm90_swap", &Sm90Swap, &caps, swap::USUAL, |p, variant| {
+        let (tile, tokens) = (&TILES[usize::from(variant.0)], swap::tokens(p.m));
+        swap::build(&SOURCE, p.spec(), tile, tokens, tile.stages(caps.shared_bytes, tokens, false).0)
+    })
+}
 
 impl Kernel<Gemm> for Sm90Swap {
     fn name(&self) -> &'static str {

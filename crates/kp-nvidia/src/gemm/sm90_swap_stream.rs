@@ -8,7 +8,7 @@ use super::{
     swap::{self, Params, Tile},
 };
 use crate::{
-    compile::{Source, source},
+    compile::{Listed, Source, source},
     device::NvidiaDevice,
     launch::{Config, Function},
     queue::NvidiaQueue,
@@ -40,6 +40,15 @@ const fn tile(groups: u32, resident: u32, steps: u32, general: bool) -> Tile {
 /// Append only, because wisdom names variants by their place.
 const TILES: [Tile; 5] =
     [tile(2, 1, 1, true), tile(2, 1, 2, false), tile(1, 2, 2, false), tile(1, 1, 1, false), tile(1, 1, 2, false)];
+
+/// The builds for numbers of rows and types that are usual.
+pub(super) fn builds() -> Vec<Listed> {
+    let caps = super::h200();
+    super::listed("gemm/sm90_swap_stream", &Sm90SwapStream, &caps, swap::USUAL, |p, variant| {
+        let (tile, tokens) = (&TILES[usize::from(variant.0)], swap::tokens(p.m));
+        swap::build(&SOURCE, p.spec(), tile, tokens, tile.stages(caps.shared_bytes, tokens, true).0)
+    })
+}
 
 impl Kernel<Gemm> for Sm90SwapStream {
     fn name(&self) -> &'static str {

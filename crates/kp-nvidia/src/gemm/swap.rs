@@ -80,6 +80,20 @@ impl Tile {
     }
 }
 
+/// Problems to compile for beforehand: each number of tokens that is compiled, for plain stores; one with more.
+pub(super) const USUAL: &[&str] = &[
+    "1x8x4096x4096 bf16:bf16:bf16 b=col",
+    "1x16x4096x4096 bf16:bf16:bf16 b=col",
+    "1x32x4096x4096 bf16:bf16:bf16 b=col",
+    "1x64x4096x4096 bf16:bf16:bf16 b=col",
+    "1x96x4096x4096 bf16:bf16:bf16 b=col",
+    "1x128x4096x4096 bf16:bf16:bf16 b=col",
+    "1x16x4096x4096 e4m3@row:e4m3@row:bf16 b=col acc=f32fast",
+    "1x64x4096x4096 e4m3@row:e4m3@row:bf16 b=col",
+    "1x128x4096x4096 e4m3@tensor:e4m3@tensor:bf16 b=col acc=f32fast",
+    "1x64x4096x4096 bf16:bf16:bf16 b=col bias=bf16 act=gelu_tanh residual=bf16",
+];
+
 /// Rows of A in a tile: those there are, rounded up to what is compiled.
 pub(super) fn tokens(m: u32) -> u32 {
     [8, 16, 32, 64, 96, 128].into_iter().find(|&tokens| m <= tokens).unwrap_or(MOST_ROWS)
