@@ -72,7 +72,13 @@ fn one(task: Task, store: &Store) -> Done {
 impl Done {
     /// Each fault with the build it was found in.
     pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
-        self.faults.iter().map(|fault| format!("{} for {}: {fault}", self.task.listed, self.task.arch))
+        let Task { listed, arch, .. } = &self.task;
+        let place = match self.compiled {
+            Some(_) => format!("{listed} for {arch}"),
+            // The refusal itself says which macros and architecture.
+            None => listed.kernel.to_owned(),
+        };
+        self.faults.iter().map(move |fault| format!("{place}: {fault}"))
     }
 
     /// The build, what it costs, and where its cubin is kept in `folder`.

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether every build passed; if so and asked for, the pack is written.
+/// Whether every build passed the check; without one, whether all compiled and the pack is written.
 fn run(args: &Args) -> Result<bool> {
     let start = Instant::now();
     let nvrtc = Nvrtc::get()?;
@@ -78,8 +78,12 @@ fn run(args: &Args) -> Result<bool> {
     }
     faults.iter().for_each(|fault| println!("{fault}"));
     println!("{} builds, {} faults, {:.1} s", done.len(), faults.len(), start.elapsed().as_secs_f64());
-    if !faults.is_empty() || args.check {
+    if args.check {
         return Ok(faults.is_empty());
+    }
+    // Another NVRTC than the one we check with may spill here and there; what it made is right all the same.
+    if done.iter().any(|done| done.compiled.is_none()) {
+        return Ok(false);
     }
     let cubins: BTreeMap<Key, Vec<u8>> =
         done.into_iter().filter_map(|done| Some((done.task.key, done.compiled?.cubin))).collect();
