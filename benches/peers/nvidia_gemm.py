@@ -173,7 +173,7 @@ def main():
     parser.add_argument("--best", type=int, default=6, help="candidates of kp to time, of those that rank first")
     parser.add_argument("--budget", default="60ms", help="time for the samples of each")
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     end = time.monotonic() + args.seconds
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.families or [name for name in FAMILIES if name != "f16"]:
