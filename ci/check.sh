@@ -84,6 +84,6 @@ step "kernels"
 . ci/nvrtc.sh
 cargo xtask kernels --check
 # A program that embeds a pack, on a machine without a compiler.
-cargo xtask kernels --arch sm_90a --out target/kernels/ci.pack
+cargo xtask kernels --arch sm_90a --out target/kernels/ci.pack gemm/simt_store
 KP_NVRTC=/nowhere KP_NVIDIA_PACK=$PWD/target/kernels/ci.pack cargo test -p kp-nvidia --features pack --lib compile::pack
 end_step
