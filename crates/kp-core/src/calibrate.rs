@@ -107,7 +107,7 @@ impl Covariance {
 struct Feedback {
     /// The columns; the last is rounded first.
     order: Vec<usize>,
-    /// Row j holds L[j][i] / L[i][i] for i < j.
+    /// Row j holds `L[j][i] / L[i][i]` for i < j.
     factors: Vec<f32>,
 }
 
