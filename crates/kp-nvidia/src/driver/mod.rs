@@ -81,7 +81,7 @@ pub(crate) fn api() -> Result<&'static Api> {
 /// The driver and its version, as `nvidia-smi` writes them: `580.159.03, CUDA 13.0`.
 ///
 /// # Errors
-/// As [`api`].
+/// As [`fn@api`].
 pub(crate) fn version() -> Result<String> {
     let cuda = cuda_version(driver().as_ref().map_err(Clone::clone)?.version);
     let module = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
