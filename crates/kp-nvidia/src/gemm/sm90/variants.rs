@@ -153,6 +153,11 @@ impl Tile {
         if (width * 8 / d.bits()).is_multiple_of(16) && !split { width } else { 0 }
     }
 
+    /// Sums that a thread holds.
+    pub(super) const fn sums(&self) -> u32 {
+        self.m * self.n / 128 / if self.ping_pong { 1 } else { self.warpgroups }
+    }
+
     /// Whether a thread has registers for its sums and those of 64 rows besides.
     pub(super) const fn holds_two_sums(&self) -> bool {
         let (along_m, along_n) = self.team();
