@@ -15,7 +15,7 @@ const SCRIPT: &str = include_str!("bundle.sh");
 /// What the programs carry.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A pack that `cargo xtask kernels` made, embedded in the programs: then the other machine needs no NVRTC.
+    /// A pack that `cargo xtask kernels` made, embedded in each program: then the other machine needs no NVRTC.
     #[arg(long, value_name = "FILE")]
     pack: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@
 //! bytes 0..8   "kp pack1"
 //! bytes 8..12  number of entries, little endian like all numbers here
 //! then         per entry, by key: key (32), offset of its data in the file (8), length there (8), length of the cubin (8)
-//! then         the data: each cubin compressed with DEFLATE, which divides its size by about seven
+//! then         the data: each cubin compressed with DEFLATE, which divides its size by about four
 //! ```
 //! An entry's key holds its source, options and architecture, so an entry of an older source is never found.
 
