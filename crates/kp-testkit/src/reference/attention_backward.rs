@@ -147,9 +147,11 @@ impl Grads {
             let (slope, slope_error) = slope_of_cap(p, tensors.score(sequence, head, (query, key), u).0, u);
             let difference = by_share - inner;
             let value = share * difference * slope;
+            // What a kernel has for P at most: far from the score, a log-sum-exp of 24 bits makes another P of it.
+            let most = share * off.exp();
             let error = share * off.exp_m1() * difference.abs() * slope
-                + share * ((v_dim + 1.0) * u * magnitude + inner_error) * slope
-                + share * difference.abs() * slope_error
+                + most * ((v_dim + 1.0) * u * magnitude + inner_error) * slope
+                + most * difference.abs() * slope_error
                 + value.abs() * (4.0 * u + narrow.relative)
                 + narrow.absolute;
             let (q, k) = (tensors.q.get(at_q, head), tensors.k.get(place, kv_head));
