@@ -4,9 +4,8 @@
 //! the cores that are really there, two of which may share one set of units.
 
 use crate::{
-    attention::vector::Vectors,
     numbers::Real,
-    simd::{Avx2, Avx512, Baseline, Isa, Work},
+    simd::{Avx2, Avx512, Baseline, Isa, Work, vector::Vectors},
     threads,
 };
 use kp_hal::{Caps, DType};

@@ -3,6 +3,9 @@
 //! The loops are ordinary Rust. Inlined into a function that may use wider vectors, the compiler uses them; which
 //! copy runs is chosen when a kernel is planned. So one source serves every processor, and every copy is tested.
 
+pub(crate) mod arith;
+pub(crate) mod vector;
+
 use kp_hal::Caps;
 use std::sync::OnceLock;
 

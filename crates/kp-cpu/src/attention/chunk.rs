@@ -13,13 +13,15 @@
 //! key adds exactly nothing: a row's bits depend on its own sequence only.
 
 use super::{
-    arith::{Arith, larger},
     places::Source,
     product::{Weights, accumulate, accumulate_seen, scores},
     sight::{MAX_ROWS, Panel, Sight, Tile},
+};
+use crate::simd::{
+    Isa, Work,
+    arith::{Arith, larger},
     vector::Vectors,
 };
-use crate::simd::{Isa, Work};
 use kp_hal::op::AttentionSpec;
 use std::{marker::PhantomData, ops::Range};
 

@@ -1,13 +1,9 @@
 //! The copies of the inner loops: one per instruction set, blocked as its registers allow.
 
-use super::{
-    arith::Arith,
-    chunk::{Chunk, Job},
-    vector::Vectors,
-};
+use super::chunk::{Chunk, Job};
 use crate::{
     attention_backward::pair::{Pair, PairJob},
-    simd::{Avx2, Avx512, Baseline, Isa},
+    simd::{Avx2, Avx512, Baseline, Isa, arith::Arith, vector::Vectors},
 };
 use kp_hal::{Caps, Nanos, Variant};
 use std::marker::PhantomData;

@@ -1,6 +1,5 @@
 //! The kernels of `attention`, best first.
 
-pub(crate) mod arith;
 pub(crate) mod chunk;
 pub(crate) mod machine;
 pub(crate) mod places;
@@ -10,7 +9,6 @@ pub(crate) mod product;
 pub(crate) mod sight;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) mod vector;
 
 use kp_hal::{KernelList, op::Attention};
 

@@ -13,10 +13,10 @@ pub(crate) const SOURCES: u64 = source_hash(include_bytes!("plan.rs"))
     ^ source_hash(include_bytes!("chunk.rs"))
     ^ source_hash(include_bytes!("product.rs"))
     ^ source_hash(include_bytes!("machine.rs"))
-    ^ source_hash(include_bytes!("arith.rs"))
+    ^ source_hash(include_bytes!("../simd/arith.rs"))
     ^ source_hash(include_bytes!("places.rs"))
     ^ source_hash(include_bytes!("sight.rs"))
-    ^ source_hash(include_bytes!("vector.rs"));
+    ^ source_hash(include_bytes!("../simd/vector.rs"));
 
 /// The variants that `caps` run.
 pub(crate) fn supports(caps: &Caps) -> Support {

@@ -6,7 +6,7 @@
 //! ```
 //! Every element of a result is one chain of multiply-adds in the order of the sum, whatever the blocking.
 
-use super::{arith::Arith, vector::Vectors};
+use crate::simd::{arith::Arith, vector::Vectors};
 
 /// Scores of keys that are `stride` apart, a multiple of `KR` of them, with the rows of a panel, which is `[dim][lanes]`.
 #[inline(always)]

@@ -10,13 +10,11 @@
 
 use crate::{
     attention::{
-        arith::Arith,
         chunk::{BLOCK, Inputs, shape},
         product::{Weights, accumulate, accumulate_seen, scores},
         sight::{Panel, Tile},
-        vector::Vectors,
     },
-    simd::Work,
+    simd::{Work, arith::Arith, vector::Vectors},
 };
 use std::{marker::PhantomData, ops::Range};
 

@@ -1,4 +1,4 @@
-//! Vectors of each instruction set, for the products: written out, because the compiler does not keep a square of
+//! Vectors of each instruction set: written out, because the compiler does not keep a square of
 //! sums in registers by itself.
 
 use crate::{
@@ -66,7 +66,7 @@ macro_rules! arrays {
 
             #[inline(always)]
             fn times_plus(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-                std::array::from_fn(|i| super::arith::Arith::times_plus::<$isa>(a[i], b[i], c[i]))
+                std::array::from_fn(|i| crate::simd::arith::Arith::times_plus::<$isa>(a[i], b[i], c[i]))
             }
         }
     };

@@ -1,8 +1,8 @@
-//! Arithmetic of attention's inner loops: eᵡ and tanh without calls or branches, so that loops over them vectorise.
+//! Arithmetic of inner loops: eᵡ and tanh without calls or branches, so that loops over them vectorise.
 
 use crate::{numbers::Real, simd::Isa};
 
-/// What a tile is computed in.
+/// A type that inner loops compute in.
 pub(crate) trait Arith: Real {
     /// eˣ within 2 units of the last place. Exactly 1 of 0; NaN stays NaN.
     fn exp_of<I: Isa>(self) -> Self;
