@@ -35,6 +35,8 @@ pub(crate) enum Method {
     /// Launches one after another, each on operands that the cache does not hold
     #[default]
     Rotate,
+    /// Launches one after another on the same operands, which the cache may hold
+    Repeat,
     /// One launch after the cache was overwritten
     Flush,
     /// Replays of a recording of launches on the same operands, which the cache may hold
@@ -49,6 +51,11 @@ impl Method {
                 "median of samples of at least 20 us of launches; at least 20 samples over 100 ms, fewer but at least 3 if the \
                  budget of the row ends first; operands rotated through twice the last-level cache where cold; device clock on a \
                  GPU, host clock around launches and a synchronization on a CPU"
+            }
+            Self::Repeat => {
+                "median of samples of at least 20 us of launches; at least 20 samples over 100 ms, fewer but at least 3 if the \
+                 budget of the row ends first; the same operands every time; device clock on a GPU, host clock around launches and \
+                 a synchronization on a CPU"
             }
             Self::Flush => {
                 "median of single launches, each after 256 MiB or twice the last-level cache were overwritten; at least 20 over \
@@ -68,7 +75,7 @@ impl Method {
         match self {
             Self::Rotate => sets(bytes, caps, room),
             Self::Flush => (1, true),
-            Self::Graph => (1, false),
+            Self::Repeat | Self::Graph => (1, false),
         }
     }
 }
@@ -104,7 +111,7 @@ impl Clock<'_> {
     ) -> Result<Timing> {
         let kind = self.engine.caps().kind;
         match self.method {
-            Method::Rotate => rotated(plan, host, sets, queue, kind, self.budget),
+            Method::Rotate | Method::Repeat => rotated(plan, host, sets, queue, kind, self.budget),
             Method::Flush => {
                 let mut over = self.engine.alloc(FLUSHED.max(2 * last_level(self.engine.caps())))?;
                 flushed(plan, host, &mut sets[0], &mut over, queue, (kind, self.budget))

@@ -171,7 +171,9 @@ fn explain_ranks_and_run_runs_the_winner() {
 fn bench_times_the_best_as_it_is_told() {
     let bench = |more: &[&str]| json(&[&["bench", "--json", "--budget", "20ms", "--best", "1", GEMM], more].concat());
     let first = json(&["explain", "--json", GEMM])["candidates"][0]["kernel"].clone();
-    for (method, says, cold) in [("rotate", "rotated", None), ("flush", "overwritten", Some(true))] {
+    for (method, says, cold) in
+        [("rotate", "rotated", None), ("repeat", "same operands", Some(false)), ("flush", "overwritten", Some(true))]
+    {
         let done = bench(&["--method", method]);
         let suite = &done["suites"][0];
         let rows = suite["rows"].as_array().expect("rows");

@@ -1,0 +1,440 @@
+"""kp beside PyTorch and ONNX Runtime on this machine's processor, as records.
+
+    python3 cpu.py KP OUT [--threads 1,2] [--only PART] [FAMILY ...]
+
+KP is the program `kp`, OUT the folder that the records go into, FAMILY one of those below; all if none is named. Needs PyTorch;
+ONNX Runtime takes part if it is installed.
+
+Every rival of a row is timed before and after kp on numbers of the same distribution, its time is the mean of both medians, and the row's
+rival is the fastest. One thread is pinned to one core. Products of more than 8 rows repeat on the same operands, everything else that reads
+much goes through copies that together exceed the last-level cache, kp and its rivals alike. Rivals that arrange a constant B
+beforehand stand beside kp's products of panels, which `cast` arranges; both sides pay for that before they are timed.
+"""
+
+import argparse, json, os, pathlib, subprocess, sys, time
+import torch, torch.nn.functional as F
+import beside
+
+try:
+    import onnx, onnxruntime
+except ImportError:
+    onnxruntime = None
+
+torch.set_grad_enabled(False)
+F32, BF16 = torch.float32, torch.bfloat16
+NAMES = {F32: "f32", BF16: "bf16"}
+# What copies of operands together exceed: twice the last-level cache of the machines that this has run on.
+BEYOND_CACHE = 128 << 20
+
+
+def numbers(*shape, dtype=F32):
+    """What `kp bench` fills operands with: any sign and mantissa, powers of two from 1/16 to 1/2."""
+    power = torch.randint(-4, 0, shape)
+    sign = torch.randint(0, 2, shape) * 2 - 1
+    return (torch.ldexp(1 + torch.rand(shape), power) * sign).to(dtype)
+
+
+def copies(nbytes, cold):
+    return max(2, -(-BEYOND_CACHE // nbytes)) if cold else 1
+
+
+class Row:
+    """A problem of kp, and rivals by name: functions of the number of threads that answer one which runs the i-th copy."""
+
+    def __init__(self, problem, cold, **rivals):
+        self.problem, self.cold, self.rivals = problem, cold, rivals
+
+
+# Products
+
+
+def linear(m, n, k, dtype, cold):
+    def rival(threads):
+        x = numbers(m, k, dtype=dtype)
+        w = [numbers(n, k, dtype=dtype) for _ in range(copies(n * k * dtype.itemsize, cold))]
+        return lambda i: F.linear(x, w[i % len(w)])
+
+    return rival
+
+
+def matmul(n, dtype):
+    def rival(threads):
+        a, b, d = numbers(n, n, dtype=dtype), numbers(n, n, dtype=dtype), torch.empty(n, n, dtype=dtype)
+        return lambda i: torch.mm(a, b, out=d)
+
+    return rival
+
+
+def batched(count, n):
+    def rival(threads):
+        a, b, d = numbers(count, n, n), numbers(count, n, n), torch.empty(count, n, n)
+        return lambda i: torch.bmm(a, b, out=d)
+
+    return rival
+
+
+def packed(m, n, k, dtype, cold):
+    def rival(threads):
+        x = numbers(m, k, dtype=dtype)
+        w = [numbers(n, k, dtype=dtype) for _ in range(copies(n * k * dtype.itemsize, cold))]
+        w = [torch.ops.mkldnn._reorder_linear_weight(w, m) for w in w]
+        return lambda i: torch.ops.mkldnn._linear_pointwise(x, w[i % len(w)], None, "none", [], "")
+
+    return rival
+
+
+def session(model, threads):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def bound(run, **inputs):
+    """A call of a session that neither copies its inputs nor makes new outputs."""
+    binding = run.io_binding()
+    for name, x in inputs.items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(x))
+    for y in run.get_outputs():
+        binding.bind_output(y.name, "cpu")
+    return lambda: run.run_with_iobinding(binding)
+
+
+def onnx_model(nodes, inputs, outputs, constants=()):
+    helper, kinds = onnx.helper, {"float32": onnx.TensorProto.FLOAT, "uint8": onnx.TensorProto.UINT8}
+    value = lambda name, x: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, x)
+    graph = helper.make_graph(
+        nodes,
+        "rival",
+        [value(name, shape) for name, shape in inputs.items()],
+        [value(name, shape) for name, shape in outputs.items()],
+        [onnx.numpy_helper.from_array(x, name) for name, x in dict(constants).items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def each(runs):
+    return lambda i: runs[i % len(runs)]()
+
+
+def onnx_linear(m, n, k, cold):
+    """B is a constant of the model, so its kernels may arrange it beforehand."""
+
+    def rival(threads):
+        node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+        x, runs = numbers(m, k).numpy(), []
+        for _ in range(copies(n * k * 4, cold)):
+            model = onnx_model([node], {"x": [m, k]}, {"y": [m, n]}, {"w": numbers(k, n).numpy()})
+            runs.append(bound(session(model, threads), x=x))
+        return each(runs)
+
+    return rival
+
+
+def onnx_four_bit(m, n, k, level):
+    def rival(threads):
+        node = onnx.helper.make_node(
+            "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=32, accuracy_level=level
+        )
+        x, runs = numbers(m, k).numpy(), []
+        for _ in range(copies(n * k // 2, m <= 8)):
+            codes = torch.randint(0, 256, (n, k // 32, 16), dtype=torch.uint8).numpy()
+            constants = {"w": codes, "s": (torch.rand(n * k // 32) + 0.5).numpy()}
+            runs.append(bound(session(onnx_model([node], {"x": [m, k]}, {"y": [m, n]}, constants), threads), x=x))
+        return each(runs)
+
+    return rival
+
+
+def int8_static(m, n, k, cold):
+    def rival(threads):
+        x = torch.randint(0, 255, (m, k), dtype=torch.uint8)
+        scale, zero = torch.full((n,), 0.01), torch.zeros(n, dtype=torch.int64)
+        w = [torch.randint(-127, 128, (k, n), dtype=torch.int8) for _ in range(copies(n * k, cold))]
+        w = [torch.ops.onednn.qlinear_prepack(w, [m, k]) for w in w]
+        run = torch.ops.onednn.qlinear_pointwise
+        return lambda i: run(x, 0.01, 0, w[i % len(w)], scale, zero, None, 1.0, 0, F32, "none", [], "")
+
+    return rival
+
+
+def int8_dynamic(m, n, k, cold):
+    def rival(threads):
+        torch.backends.quantized.engine = "onednn"
+        x, scale, zero = numbers(m, k), torch.full((n,), 0.01).double(), torch.zeros(n).long()
+        w = [torch.quantize_per_channel(numbers(n, k), scale, zero, 0, torch.qint8) for _ in range(copies(n * k, cold))]
+        w = [torch.ops.quantized.linear_prepack(w, None) for w in w]
+        return lambda i: torch.ops.quantized.linear_dynamic(x, w[i % len(w)], True)
+
+    return rival
+
+
+def int8_weights(m, n, k, cold):
+    def rival(threads):
+        x, scale = numbers(m, k, dtype=BF16), torch.full((n,), 0.01, dtype=BF16)
+        w = [torch.randint(-127, 128, (n, k), dtype=torch.int8) for _ in range(copies(n * k, cold))]
+        return lambda i: torch._weight_int8pack_mm(x, w[i % len(w)], scale)
+
+    return rival
+
+
+def int4_weights(m, n, k):
+    def rival(threads):
+        x, group = numbers(m, k, dtype=BF16), 32
+        first = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (n, k), dtype=torch.int32), 2)
+        w = [first.clone() for _ in range(copies(n * k // 2, m <= 8))]
+        scales = torch.stack([torch.full((k // group, n), 0.01), torch.zeros(k // group, n)], -1).to(BF16)
+        scales = [scales.clone() for _ in w]
+        run = torch.ops.aten._weight_int4pack_mm_for_cpu
+        return lambda i: run(x, w[i % len(w)], group, scales[i % len(w)])
+
+    return rival
+
+
+SQUARES = (256, 512, 1024, 2048)
+WEIGHTS = [(m, n, 4096) for n in (4096, 11008) for m in (1, 8, 128, 512)]
+# How a constant B is best arranged for kp.
+PANEL = {"f32": "panel32x1", "bf16": "panel32x1"}
+
+
+def products(dtype):
+    t = NAMES[dtype]
+    formats = f"{t}:{t}:{t}"
+    rows = [Row(f"gemm 1x{n}x{n}x{n} {formats}", False, torch=matmul(n, dtype)) for n in SQUARES]
+    for n in SQUARES:
+        rivals = {"torch packed": packed(n, n, n, dtype, False)}
+        if dtype == F32:
+            rivals["onnxruntime"] = onnx_linear(n, n, n, False)
+        rows.append(Row(f"gemm 1x{n}x{n}x{n} {formats} b={PANEL[t]}", False, **rivals))
+    for m, n, k in WEIGHTS:
+        cold = m <= 8
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} {formats} b=col", cold, torch=linear(m, n, k, dtype, cold)))
+        rivals = {"torch packed": packed(m, n, k, dtype, cold)}
+        if dtype == F32:
+            rivals["onnxruntime"] = onnx_linear(m, n, k, cold)
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} {formats} b={PANEL[t]}", cold, **rivals))
+    return rows
+
+
+def small_products():
+    sizes = (8, 16, 32, 64)
+    rows = [Row(f"gemm 1x{n}x{n}x{n} f32:f32:f32", False, torch=matmul(n, F32)) for n in sizes]
+    return rows + [Row(f"gemm 1024x{n}x{n}x{n} f32:f32:f32", False, torch=batched(1024, n)) for n in sizes]
+
+
+def eight_bit_products():
+    rows = []
+    for m, n, k in WEIGHTS:
+        cold = m <= 8
+        rivals = {"torch u8s8": int8_static(m, n, k, cold), "torch dynamic": int8_dynamic(m, n, k, cold)}
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} i8@row:i8@row:f32 b=col", cold, **rivals))
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} bf16:i8@row:bf16 b=col", cold, **{"torch int8pack": int8_weights(m, n, k, cold)}))
+    return rows
+
+
+def four_bit_products():
+    rows = []
+    for m, n, k in WEIGHTS:
+        rivals = {f"onnxruntime {level}": onnx_four_bit(m, n, k, level) for level in (1, 4)}
+        rivals["torch int4pack"] = int4_weights(m, n, k)
+        for b in ("u4@g32/f16z", "i4@g32/f16", "nf4@g32/f16", "e2m1@mx", "e2m1@nv"):
+            rows.append(Row(f"gemm 1x{m}x{n}x{k} f32:{b}:f32 b=col", m <= 8, **rivals))
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} i8@row:i4@g32/f16:f32 b=col", m <= 8, **rivals))
+    return rows
+
+
+# Attention
+
+
+def sdpa(heads, kv_heads, queries, keys, dim, dtype, causal):
+    def rival(threads):
+        q = numbers(1, heads, queries, dim, dtype=dtype)
+        cold = copies(2 * kv_heads * keys * dim * dtype.itemsize, queries == 1)
+        kv = [[numbers(1, kv_heads, keys, dim, dtype=dtype) for _ in range(2)] for _ in range(cold)]
+        run = F.scaled_dot_product_attention
+        return lambda i: run(q, *kv[i % len(kv)], is_causal=causal, enable_gqa=heads != kv_heads)
+
+    return rival
+
+
+def onnx_attention(heads, keys, dim):
+    def rival(threads):
+        shape = [1, keys, heads * dim]
+        node = onnx.helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["y"], domain="com.microsoft", num_heads=heads)
+        model = onnx_model([node], dict.fromkeys("qkv", shape), {"y": shape})
+        return each([bound(session(model, threads), **{name: numbers(*shape).numpy() for name in "qkv"})])
+
+    return rival
+
+
+def attention(dtype):
+    t, rows = NAMES[dtype], []
+    for keys in (1024, 4096):
+        for dim in (64, 128):
+            for causal in (True, False):
+                rivals = {"torch": sdpa(16, 16, keys, keys, dim, dtype, causal)}
+                if dtype == F32 and not causal:
+                    rivals["onnxruntime"] = onnx_attention(16, keys, dim)
+                mask = " mask=causal" if causal else ""
+                rows.append(Row(f"attention 1x16x{keys}x{dim} {t}:{t}:{t}{mask}", False, **rivals))
+    return rows
+
+
+def decoding(dtype):
+    t, rows = NAMES[dtype], []
+    for heads, kv_heads in ((16, 16), (32, 8)):
+        for dim in (64, 128):
+            shared = "" if heads == kv_heads else f":{kv_heads}"
+            problem = f"attention 1x{heads}{shared}x1:4096x{dim} {t}:{t}:{t}"
+            rows.append(Row(problem, True, torch=sdpa(heads, kv_heads, 1, 4096, dim, dtype, False)))
+    return rows
+
+
+# Rows
+
+
+def over_rows(rows, dtype, run):
+    def rival(threads):
+        x = [numbers(rows, 4096, dtype=dtype) for _ in range(copies(rows * 4096 * dtype.itemsize, rows > 1024))]
+        return lambda i: run(x[i % len(x)])
+
+    return rival
+
+
+def onnx_rows(rows, op, **weights):
+    def rival(threads):
+        node = onnx.helper.make_node(op, ["x", *weights], ["y"], axis=-1)
+        constants = {name: numbers(4096).numpy() for name in weights}
+        model = onnx_model([node], {"x": [rows, 4096]}, {"y": [rows, 4096]}, constants)
+        inputs = [numbers(rows, 4096).numpy() for _ in range(copies(rows * 4096 * 4, rows > 1024))]
+        return each([bound(session(model, threads), x=x) for x in inputs])
+
+    return rival
+
+
+def normalizing():
+    rows = []
+    for dtype in (F32, BF16):
+        t = NAMES[dtype]
+        w, b = numbers(4096, dtype=dtype), numbers(4096, dtype=dtype)
+        for count in (512, 8192):
+            cold = count > 1024
+            layer = {"torch": over_rows(count, dtype, lambda x, w=w, b=b: F.layer_norm(x, (4096,), w, b))}
+            softmax = {"torch": over_rows(count, dtype, lambda x: F.softmax(x, -1))}
+            if dtype == F32:
+                layer["onnxruntime"] = onnx_rows(count, "LayerNormalization", w=True, b=True)
+                softmax["onnxruntime"] = onnx_rows(count, "Softmax")
+            rms = {"torch": over_rows(count, dtype, lambda x, w=w: F.rms_norm(x, (4096,), w))}
+            rows.append(Row(f"norm {count}x4096 {t}:{t} kind=layer weight={t} bias={t}", cold, **layer))
+            rows.append(Row(f"norm {count}x4096 {t}:{t} kind=rms weight={t}", cold, **rms))
+            rows.append(Row(f"softmax {count}x4096 {t}:{t}", cold, **softmax))
+    return rows
+
+
+def converting():
+    rows = []
+    for count in (128, 8192):
+        cold = count > 1024
+        for dtype in (F32, BF16):
+            for name, target in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
+                t = NAMES[dtype]
+                to = {"torch": over_rows(count, dtype, lambda x, target=target: x.to(target))}
+                rows.append(Row(f"cast 1x{count}x4096 {t}:{name}", cold, **to))
+    return rows
+
+
+FAMILIES = {
+    "f32": lambda: products(F32),
+    "bf16": lambda: products(BF16),
+    "small": small_products,
+    "int8": eight_bit_products,
+    "int4": four_bit_products,
+    "attention-f32": lambda: attention(F32),
+    "attention-bf16": lambda: attention(BF16),
+    "decode-f32": lambda: decoding(F32),
+    "decode-bf16": lambda: decoding(BF16),
+    "rows": normalizing,
+    "casts": converting,
+}
+
+
+def median_ns(run):
+    """As kp takes its times: samples of at least 20 µs, at least 20 of them over 100 ms, at least 3 of what is slow."""
+    i, start = 0, time.perf_counter()
+    while i < 2 or time.perf_counter() - start < 0.02:
+        run(i)
+        i += 1
+    each = (time.perf_counter() - start) / i
+    repeat, samples, start = max(1, int(20e-6 / each)), [], time.perf_counter()
+    while len(samples) < 3 or (len(samples) < 20 or time.perf_counter() - start < 0.1) and time.perf_counter() - start < 1:
+        before = time.perf_counter()
+        for _ in range(repeat):
+            run(i)
+            i += 1
+        samples.append((time.perf_counter() - before) / repeat)
+    return sorted(samples)[len(samples) // 2] * 1e9
+
+
+def rivals(rows, threads):
+    """Nanoseconds by problem and peer."""
+    times = {}
+    for row in rows:
+        for peer, rival in row.rivals.items():
+            if peer.startswith("onnxruntime") and onnxruntime is None:
+                continue
+            try:
+                times[row.problem, peer] = median_ns(rival(threads))
+            except Exception as error:  # a library may lack a form; the row then has one rival fewer
+                print(f"{peer}: {row.problem}: {str(error).splitlines()[0][:150]}", file=sys.stderr)
+    return times
+
+
+def best(times):
+    fastest = {}
+    for (problem, peer), ns in times.items():
+        if problem not in fastest or ns < fastest[problem][1]:
+            fastest[problem] = (peer, ns)
+    return fastest
+
+
+def measure(args, name, rows, method, threads):
+    suite = f"peers-{name}-{method}-{threads}t"
+    before = rivals(rows, threads)
+    environment = os.environ | {"KP_THREADS": str(threads)}
+    beside.run_kp(args.kp, args.out, suite, best(before), method, args.best, args.budget, environment)
+    after = rivals(rows, threads)
+    means = {key: (ns + after[key]) / 2 for key, ns in before.items() if key in after}
+    return beside.merge(args.out, suite, best(means))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kp")
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("families", nargs="*")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads, a run for each")
+    parser.add_argument("--only", default="", help="problems that contain this")
+    parser.add_argument("--best", type=int, default=3, help="candidates of kp to time, of those that rank first")
+    parser.add_argument("--budget", default="500ms", help="time for the samples of each")
+    args = parser.parse_intermixed_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    cores = sorted(os.sched_getaffinity(0))
+    for threads in map(int, args.threads.split(",")):
+        # Each run in a process of its own, whose threads inherit the cores it may use.
+        if (child := os.fork()) == 0:
+            os.sched_setaffinity(0, cores[-threads:])
+            torch.set_num_threads(threads)
+            for name in args.families or FAMILIES:
+                rows, fastest = [row for row in FAMILIES[name]() if args.only in row.problem], {}
+                for method in ("repeat", "rotate"):
+                    some = [row for row in rows if row.cold == (method == "rotate")]
+                    if some:
+                        fastest |= measure(args, name, some, method, threads)
+                beside.print_rows(f"{name}, {threads} threads", fastest)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            sys.exit(f"the run with {threads} threads failed")
+
+
+if __name__ == "__main__":
+    main()
