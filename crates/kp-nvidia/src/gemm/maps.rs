@@ -25,9 +25,11 @@ impl Map {
         // One matrix for the whole batch is a batch of one, whose distance only has to be a valid number.
         let batch = if matrix.stride == 0 { 1 } else { batch };
         let distance = if batch > 1 { bytes(matrix.stride) } else { bytes(matrix.ld.into()).next_multiple_of(16) };
-        let dims = [along.into(), across.into(), batch.into()];
-        let tensor =
-            Tiled::new(element(matrix.dtype()), &dims, &[bytes(matrix.ld.into()), distance], &[tile[0], tile[1], 1]);
+        // Elements of 4 bits go by twos.
+        let in_one = if matrix.dtype().bits() == 4 { 2 } else { 1 };
+        let dims = [u64::from(along / in_one), across.into(), batch.into()];
+        let boxed = [tile[0] / in_one, tile[1], 1];
+        let tensor = Tiled::new(element(matrix.dtype()), &dims, &[bytes(matrix.ld.into()), distance], &boxed);
         Self { id: MapId::next(), tensor: tensor.swizzle(swizzle) }
     }
 }

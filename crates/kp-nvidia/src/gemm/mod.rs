@@ -1,6 +1,7 @@
 //! Matrix products.
 //!
 //! ```text
+//! sm100.rs    floats of 16, 8 and 4 bits, and blocks of 8 and 4 bits, on tcgen05
 //! sm90.rs     16-bit and 8-bit floats on wgmma
 //! sm90_swap.rs, sm90_swap_stream.rs       the same for up to 128 rows; swap.rs is what they have in common
 //! sm90_e4m3_1d2d.rs, sm90_e4m3_1d1d.rs    e4m3 scaled by blocks; blocks.rs is what they and groups have in common
@@ -19,6 +20,7 @@ pub(crate) mod simt;
 pub(crate) mod simt_store;
 pub(crate) mod sm80;
 mod sm80_skinny;
+mod sm100;
 mod sm90;
 mod sm90_e4m3_1d1d;
 mod sm90_e4m3_1d2d;
@@ -46,6 +48,7 @@ pub(crate) const LIST: KernelList<Gemm> = &[
     &sm80_skinny::Sm80Skinny,
     &sm90_swap::Sm90Swap,
     &sm90_swap_stream::Sm90SwapStream,
+    &sm100::Sm100,
     &sm90::Sm90,
     &cublaslt::CublasLt,
     &sm80::Sm80,
@@ -64,6 +67,9 @@ pub(crate) fn builds(arch: &str) -> Vec<Listed> {
         builds.extend(sm90_swap_stream::builds());
         builds.extend(sm90_e4m3_1d2d::builds());
         builds.extend(sm90_e4m3_1d1d::builds());
+    }
+    if ["sm_100a", "sm_103a", "sm_110a"].contains(&arch) {
+        builds.extend(sm100::builds());
     }
     builds
 }

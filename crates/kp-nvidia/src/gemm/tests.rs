@@ -122,7 +122,7 @@ fn the_matrix_unit_is_used_where_there_is_one() {
         (86, "sm80"),
         (89, "sm80"),
         (90, "sm90"),
-        (100, "sm80"),
+        (100, "sm100"),
         (121, "sm80"),
     ] {
         assert_eq!(best(version, bf16), name, "sm_{version}");
