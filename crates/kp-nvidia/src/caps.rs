@@ -180,6 +180,8 @@ fn generation(version: u32) -> &'static Generation {
 fn features(facts: &Facts, version: u32) -> Vec<&'static str> {
     let datacenter_blackwell = (100..120).contains(&version);
     [
+        // Products of a warp whose blocks have scales.
+        ("block_scale", (120..130).contains(&version)),
         ("clusters", facts.clusters),
         ("cp.async", version >= 80),
         ("fp4", version >= 100),
@@ -316,8 +318,8 @@ mod tests {
             (100, "sm_100a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tcgen05", "tma"]),
             (103, "sm_103a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tcgen05", "tma"]),
             (110, "sm_110a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tcgen05", "tma"]),
-            (120, "sm_120a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tma"]),
-            (121, "sm_121a", &["clusters", "cp.async", "fp4", "fp8", "pdl", "tma"]),
+            (120, "sm_120a", &["block_scale", "clusters", "cp.async", "fp4", "fp8", "pdl", "tma"]),
+            (121, "sm_121a", &["block_scale", "clusters", "cp.async", "fp4", "fp8", "pdl", "tma"]),
         ] {
             let caps = of(version);
             assert_eq!((&*caps.arch, caps.arch_version), (arch, version));

@@ -1,6 +1,7 @@
 //! Matrix products.
 //!
 //! ```text
+//! sm120.rs    blocks of 8 and 4 bits on the warps' matrix unit of sm_120
 //! sm100.rs    floats of 16, 8 and 4 bits, and blocks of 8 and 4 bits, on tcgen05
 //! sm90.rs     16-bit and 8-bit floats on wgmma
 //! sm90_swap.rs, sm90_swap_stream.rs       the same for up to 128 rows; swap.rs is what they have in common
@@ -21,6 +22,7 @@ pub(crate) mod simt_store;
 pub(crate) mod sm80;
 mod sm80_skinny;
 mod sm100;
+mod sm120;
 mod sm90;
 mod sm90_e4m3_1d1d;
 mod sm90_e4m3_1d2d;
@@ -48,6 +50,7 @@ pub(crate) const LIST: KernelList<Gemm> = &[
     &sm80_skinny::Sm80Skinny,
     &sm90_swap::Sm90Swap,
     &sm90_swap_stream::Sm90SwapStream,
+    &sm120::Sm120,
     &sm100::Sm100,
     &sm90::Sm90,
     &cublaslt::CublasLt,
@@ -70,6 +73,9 @@ pub(crate) fn builds(arch: &str) -> Vec<Listed> {
     }
     if ["sm_100a", "sm_103a", "sm_110a"].contains(&arch) {
         builds.extend(sm100::builds());
+    }
+    if ["sm_120a", "sm_121a"].contains(&arch) {
+        builds.extend(sm120::builds());
     }
     builds
 }
