@@ -3,12 +3,14 @@
 //
 //     warp 0         A, B, scales ─ TMA ─▶ ring of KP_STAGES stages of 128 bytes of k
 //     warp 1         ring ─ tcgen05 ─▶ sums in TMEM, KP_SUMS tiles; one thread. Allocates TMEM
+//     warp 2         scales that lie in rows ─ cp.async ─▶ the same ring, in tiles (KP_GATHER)
 //     warps 4 to 7   sums ─ tcgen05.ld ─▶ registers ─ stmatrix ─▶ slabs ─ TMA ─▶ D, while the next tile is multiplied
 //
 // A tile is 128 x KP_BN of D. If KP_PAIR is 2, two blocks (a cluster) make 256 x KP_BN: each loads 128 rows of A and KP_BN / 2 columns of B, and
 // rank 0 issues the products of both. Barriers:
 //
-//     full[stage]    bytes of A, B, scales, of both blocks         copies ─▶ products     rank 0's
+//     full[stage]    bytes of A, B, scales, of both blocks; 1,     copies ─▶ products     rank 0's
+//                    and 1 for each warp that gathers scales
 //     empty[stage]   1, by commit, in both blocks                  products ─▶ copies     each its own
 //     done[sums]     1, by commit, in both blocks                  products ─▶ store      each its own
 //     free[sums]     4 warps of each block                         store ─▶ products      rank 0's
@@ -19,14 +21,15 @@
 //     scales  {128 words, tiles along k, tiles along rows}: box {128, KP_SCALES, 1 or KP_BN / 128}, no swizzle
 //     D  box {`Out::WIDTH` bytes, 128 rows}, swizzle of that width
 //
-// Scales lie in tiles of 128 rows x 4 along k (kp-hal's `ScaleLayout::Tiles`), which is what the matrix unit reads: see blackwell.md. Each stage has
-// columns of its own for them, so that they are overwritten only when the products that read them are known to be complete.
+// The matrix unit reads scales in tiles of 128 rows x 4 along k (kp-hal's `ScaleLayout::Tiles`), four along k being a word: see blackwell.md.
+// Scales in rows are gathered word by word. Each stage has columns of TMEM of its own for them, so that they are overwritten only when the
+// products that read them are known to be complete.
 //
 // Launch: grid a multiple of KP_PAIR, at most what fits at once, clusters of KP_PAIR; 256 threads; dynamic shared memory `Config::SHARED`;
 // attribute programmatic stream serialization allowed. KP_INSTRUCTION, KP_A_DESCRIPTOR, KP_B_DESCRIPTOR are the host's.
 //
 // Limits: k at least 1; rows of A, B and D, and matrices of a batch, are a multiple of 16 bytes apart; a row of D itself is one too. No tile's
-// k is parted. Scaled: k a multiple of what one product takes, no gate by halves.
+// k is parted. Scaled: k a multiple of what one product takes, no gate by halves. Gathered: rows of scales are whole words.
 #include "common/cuda/tcgen05.cuh"
 #include "gemm/cuda/sm90_epilogue.cuh"
 
@@ -52,7 +55,8 @@ struct Config {
     // Scales per row and product, which is also tiles of them along k in a stage; tiles along B's columns.
     static constexpr int SCALES = SCALED ? KP_SCALES : 0, B_TILES = (BN + 127) / 128;
     static constexpr int SCALE_TILE = 512, A_SCALES = SCALES * SCALE_TILE, B_SCALES = B_TILES * A_SCALES;
-    static constexpr int LOADED = PAIR * (STAGE + A_SCALES + B_SCALES);
+    static constexpr bool GATHER = KP_GATHER;
+    static constexpr int LOADED = PAIR * (STAGE + (GATHER ? 0 : A_SCALES + B_SCALES));
 
     // TMEM: sums, then for each stage the scales of A and of B, four columns a tile.
     static constexpr int SCALE_COLUMNS = SCALES * (1 + B_TILES) * 4;
@@ -75,6 +79,7 @@ struct Config {
     static_assert(BN % 64 == 0 && BN <= 256 && (!B_MN || B_ROWS % 64 == 0), "what the matrix unit takes, in whole boxes");
     static_assert(USED <= 512, "tensor memory");
     static_assert(KIND == Kind::F16 || (!A_MN && !B_MN), "operands of 8 and 4 bits are k-major");
+    static_assert(SCALED || !GATHER, "scales are what is gathered");
     static_assert(!SCALED || (BN % 128 == 0 && GATE != Gate::HALVES), "columns are scaled in whole tiles");
     static_assert(BN / GATES % SLAB_COLUMNS == 0 && SLAB_COLUMNS % 32 == 0, "sums are read 32 columns at a time");
     static_assert(SHARED <= 232448, "shared memory of a block");
@@ -86,6 +91,9 @@ struct Params {
     u32 a_batched, b_batched;
     // Products of 32 bytes along k; tiles of scales along the rows of one A, and the columns of one B.
     u32 steps, a_tiles, b_tiles;
+    // Of scales that are gathered: words in a row, and where they are.
+    u32 words;
+    u64 a_scales, b_scales;
     Epilogue epilogue;
 };
 
@@ -154,7 +162,7 @@ KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, const T
                 i32 row = column(p, item.n, rank * Config::B_ROWS + i * (Config::B_ROWS / Config::B_BOXES));
                 load_box(ring.b() + i * (Config::B_BYTES / Config::B_BOXES), b, full, Config::B_MN ? row : along, Config::B_MN ? along : row, b_batch);
             }
-            if constexpr (Config::SCALED) {
+            if constexpr (Config::SCALED && !Config::GATHER) {
                 // All columns' scales are needed by both blocks, since each multiplies its rows by all of B.
                 load_box(ring.a_scales(), a_scale, full, 0, k * Config::SCALES, a_batch * p.a_tiles + m);
                 load_box(ring.b_scales(), b_scale, full, 0, k * Config::SCALES, b_batch * p.b_tiles + item.n * Config::B_TILES);
@@ -164,6 +172,54 @@ KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, const T
     // A block's barriers outlive what the other's products have yet to tell them.
     if (Config::PAIR == 2)
         for (int i = 0; i < Config::STAGES; i++, ring.step()) ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
+}
+
+// Starts copying the words `word` and up, SCALES of them, of 128 TILES rows from `row` on to tiles; lanes have rows 32 apart, which are
+// neighbours in a tile. What does not exist is 0.
+template <int TILES> KP_FN void gather_words(u32 to, u64 scales, u32 rows, u32 batch, u32 row, u32 words, u32 word) {
+    u32 lane = ptx::lane();
+#pragma unroll
+    for (int i = 0; i < 4 * TILES; i++) {
+        u32 r = row + 32 * i + lane;
+        u64 from = scales + ((u64)batch * rows + r) * words * 4;
+#pragma unroll
+        for (int w = 0; w < Config::SCALES; w++) {
+            bool exists = r < rows && word + w < words;
+            ptx::copy_word(to + (i / 4 * Config::SCALES + w) * Config::SCALE_TILE + lane * 16 + i % 4 * 4, exists ? from + (word + w) * 4 : scales, exists);
+        }
+    }
+}
+
+// The gathering warp. A stage is told to be full when its words have come, while those of AHEAD later ones are on their way.
+KP_FN void gather(const Params &p, Ring ring, u32 rank) {
+    constexpr int AHEAD = Config::STAGES / 2;
+    Ring arrived = ring;
+    auto tell = [&] {
+        // Plain copies become visible to the matrix unit's.
+        ptx::fence_async_shared();
+        __syncwarp();
+        if (ptx::elect()) {
+            if (Config::PAIR == 2) ptx::mbarrier_arrive_at(arrived.full(), 0);
+            else ptx::mbarrier_arrive(arrived.full());
+        }
+        arrived.step();
+    };
+    Schedule tiles = schedule(p);
+    Item item;
+    u32 under_way = 0;
+    while (tiles.next(item)) {
+        u32 m = item.m * Config::PAIR + rank, a_batch = p.a_batched ? item.batch : 0, b_batch = p.b_batched ? item.batch : 0;
+        for (u32 k = 0; k < p.tiles.k; k++, ring.step()) {
+            ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
+            gather_words<1>(ring.a_scales(), p.a_scales, p.epilogue.m, a_batch, m * Config::BM, p.words, k * Config::SCALES);
+            gather_words<Config::B_TILES>(ring.b_scales(), p.b_scales, p.epilogue.n, b_batch, item.n * Config::BN, p.words, k * Config::SCALES);
+            ptx::copy_commit();
+            if (under_way < AHEAD) under_way++;
+            else ptx::copy_wait<AHEAD>(), tell();
+        }
+    }
+    ptx::copy_wait<0>();
+    for (; under_way > 0; under_way--) tell();
 }
 
 // The bits of a descriptor that say where.
@@ -325,8 +381,11 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     u32 warp = ptx::warp(), rank = Config::PAIR == 2 ? ptx::cluster_rank() : 0;
     if (warp == 0 && ptx::elect()) {
         ptx::prefetch_map(&a), ptx::prefetch_map(&b), ptx::prefetch_map(&d);
-        if (Config::SCALED) ptx::prefetch_map(&a_scale), ptx::prefetch_map(&b_scale);
-        for (Ring r = ring; r.parity == 0; r.step()) ptx::mbarrier_init(r.full(), 1), ptx::mbarrier_init(r.empty(), 1);
+        if (Config::SCALED && !Config::GATHER) ptx::prefetch_map(&a_scale), ptx::prefetch_map(&b_scale);
+        for (Ring r = ring; r.parity == 0; r.step()) {
+            ptx::mbarrier_init(r.full(), Config::GATHER ? 1 + Config::PAIR : 1);
+            ptx::mbarrier_init(r.empty(), 1);
+        }
         for (Sums s = sums; s.parity == 0; s.step()) ptx::mbarrier_init(s.done(), 1), ptx::mbarrier_init(s.free(), 4 * Config::PAIR);
         ptx::mbarrier_init_fence();
     }
@@ -348,6 +407,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     if (warp == 1 || warp >= 4) tmem = ptx::load_shared_word(sums.address());
     if (warp == 0 && ptx::elect()) load(p, &a, &b, &a_scale, &b_scale, ring, rank);
     if (warp == 1 && rank == 0 && ptx::elect()) multiply(p, ring, sums, tmem);
+    if (Config::GATHER && warp == 2) gather(p, ring, rank);
     if (warp >= 4) store(p, &d, sums, tmem, rank);
     __syncwarp();
 

@@ -1,7 +1,7 @@
 //! D = act(alpha · A·B + beta · C + bias) + residual on `tcgen05`: floats of 16, 8 and 4 bits, and blocks of 8 and 4 bits.
 //!
-//! See `kernels/gemm/cuda/sm100.cu` and `kernels/gemm/blackwell.md`. Never run. Limits: as `sm90`'s; scales of blocks in tiles
-//! (`^tiles`), k a multiple of 32 (of 64 if elements have 4 bits), no gate by halves with them.
+//! See `kernels/gemm/cuda/sm100.cu` and `kernels/gemm/blackwell.md`. Never run. Limits: as `sm90`'s; k of blocks with
+//! scales a multiple of 32, of 64 if elements have 4 bits, and of four scales unless they lie in tiles (`^tiles`); no gate by halves with them.
 
 mod descriptor;
 mod launch;
@@ -9,7 +9,7 @@ mod launch;
 mod protocol;
 mod variants;
 
-use super::{Check, macros, maps, sm90};
+use super::{macros, maps, sm90};
 use crate::{
     compile::{Build, Listed, Source, source},
     device::NvidiaDevice,
@@ -64,9 +64,11 @@ impl Kernel<Gemm> for Sm100 {
         if !u64::from(spec.d_cols()).is_multiple_of(per_16) {
             return Err(Unsupported::Align { dim: "columns of d", multiple: per_16, got: spec.d_cols().into() });
         }
-        // Past k there are no scales that a product could read.
-        if kind.scales() > 0 && !spec.k.is_multiple_of(kind.k()) {
-            return Err(Unsupported::Align { dim: "k", multiple: kind.k().into(), got: spec.k.into() });
+        // Past k there are no scales that a product could read, and rows of them are gathered in words of four.
+        let (_, block) = spec.a.format.block();
+        let multiple = if gathers(spec) { 4 * block } else { kind.k() };
+        if kind.scales() > 0 && !spec.k.is_multiple_of(multiple) {
+            return Err(Unsupported::Align { dim: "k", multiple: multiple.into(), got: spec.k.into() });
         }
         let invariant = p.repro() == Repro::BatchInvariant;
         // The distance of A's columns depends on how many rows there are, and so would the kernel.
@@ -126,21 +128,21 @@ fn operands(spec: &GemmSpec) -> std::result::Result<Kind, Unsupported> {
         sm90::operands(spec)?;
         return Ok(kind);
     }
-    scales("a", &spec.a)?;
-    scales("b", &spec.b)?;
+    let (a, b) = (spec.a.format, spec.b.format);
+    for (operand, format) in [("a", a), ("b", b)] {
+        if format.scales == ScaleLayout::Outer || format.scales != a.scales {
+            return Err(Unsupported::Scheme { operand, got: format.to_string() });
+        }
+    }
     // All else is as with floats of 8 bits that have no scales.
     let bare = |matrix: Matrix| Matrix { format: DType::E4m3.into(), ..matrix };
     sm90::operands(&GemmSpec { a: bare(spec.a), b: bare(spec.b), ..*spec })?;
     Ok(kind)
 }
 
-/// Whether scales lie as the matrix unit reads them.
-fn scales(operand: &'static str, matrix: &Matrix) -> Check {
-    if matrix.format.scales == ScaleLayout::Tiles {
-        Ok(())
-    } else {
-        Err(Unsupported::Scheme { operand, got: matrix.format.to_string() })
-    }
+/// Whether scales of blocks lie in rows, and are put in tiles on the way.
+fn gathers(spec: &GemmSpec) -> bool {
+    matches!(spec.a.format.scheme, Scheme::Mx | Scheme::Nv) && spec.a.format.scales == ScaleLayout::Inner
 }
 
 /// The build of one variant for problems like `spec`.
@@ -160,6 +162,7 @@ fn build(spec: &GemmSpec, kind: Kind, tile: &Tile, room: &Room) -> Build {
     let mut defines = vec![
         ("KP_KIND", kind.name().to_owned()),
         ("KP_SCALES", kind.scales().to_string()),
+        ("KP_GATHER", flag(gathers(spec))),
         ("KP_PAIR", tile.pair.to_string()),
         ("KP_BN", tile.n.to_string()),
         ("KP_STAGES", room.stages.to_string()),
@@ -197,8 +200,10 @@ pub(super) fn builds() -> Vec<Listed> {
         "1x4096x4096x4096 e4m3@tensor:e4m3@tensor:bf16 b=col",
         "1x4096x4096x4096 e4m3@row:e4m3@row:bf16 b=col",
         "1x4096x4096x4096 e4m3@mx^tiles:e4m3@mx^tiles:bf16 b=col",
+        "1x4096x4096x4096 e4m3@mx:e4m3@mx:bf16 b=col",
         "1x4096x4096x4096 e2m1@mx^tiles:e2m1@mx^tiles:bf16 b=col",
         "1x4096x4096x4096 e2m1@nv^tiles:e2m1@nv^tiles:bf16 b=col",
+        "1x4096x4096x4096 e2m1@nv:e2m1@nv:bf16 b=col",
         "1x4096x4096x4096 e2m1@nv^tiles:e2m1@nv^tiles:bf16 b=col act=silu gate=pairs",
     ];
     let caps = b200();

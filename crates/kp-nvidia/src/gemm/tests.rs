@@ -139,6 +139,22 @@ fn the_matrix_unit_is_used_where_there_is_one() {
 }
 
 #[test]
+fn blocks_with_scales_are_multiplied_as_they_are_on_blackwell() {
+    for types in ["e4m3@mx", "e2m1@mx", "e2m1@nv"] {
+        let line = |layout: &str| format!("gemm 1x4096x4096x4096 {types}{layout}:{types}{layout}:bf16 b=col");
+        assert_eq!((best(100, &line("^tiles")), best(100, &line(""))), ("sm100", "sm100"), "{types}");
+        assert_eq!((best(120, &line("^tiles")), best(121, &line(""))), ("sm120", "sm120"), "{types}");
+        assert!(!runs(90, "sm100", &line("^tiles")) && !runs(100, "sm120", &line("^tiles")), "{types}");
+    }
+    assert_eq!(best(100, "gemm 1x4096x4096x4096 e4m3@row:e4m3@row:bf16 b=col"), "sm100");
+    assert_eq!(best(120, "gemm 1x4096x4096x4096 bf16:bf16:bf16 b=col"), "sm80");
+    // Half a product's k has no scales.
+    assert!(!runs(100, "sm100", "gemm 1x64x64x96 e2m1@nv^tiles:e2m1@nv^tiles:f32 b=col"));
+    assert!(!runs(120, "sm120", "gemm 1x64x64x96 e4m3@mx:e4m3@mx:f32 b=col"));
+    assert!(runs(120, "sm120", "gemm 1x64x64x96 e4m3@mx^tiles:e4m3@mx^tiles:f32 b=col"));
+}
+
+#[test]
 fn few_rows_have_kernels_of_their_own() {
     for m in [1, 2, 8, 16, 64, 128] {
         let line = format!("gemm 1x{m}x28672x4096 bf16:bf16:bf16 b=col");
@@ -207,7 +223,7 @@ fn reasons_carry_their_numbers() {
 #[test]
 fn every_listed_build_is_of_a_kernel_in_a_list() {
     let _: &dyn Kernel<Gemm> = LIST[0];
-    for arch in ["sm_75", "sm_80", "sm_89", "sm_90a"] {
+    for arch in crate::compile::ARCHS {
         let listed = super::builds(arch).into_iter().chain(grouped_gemm::builds(arch));
         for one in listed {
             let (op, name) = one.kernel.split_once('/').expect("op and stem");

@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(bits(SCALES, 61, 63), 0);
     }
 
-    /// Byte `x` of a 128-byte row `y`, where the copy engine swizzles by 128: section 5.5.6.
+    /// Byte `x` of a 128-byte row `y`, where the copy engine swizzles by 128: section 5.5.7.
     fn copied_to(y: u64, x: u64) -> u64 {
         y * 128 + (x ^ (y % 8 * 16))
     }
@@ -218,7 +218,7 @@ mod tests {
         let d = operand(Major::K);
         let stride = bits(d, 32, 45) << 4;
         for (step, row, piece) in (0..4).flat_map(|s| (0..ROWS).flat_map(move |r| (0..2).map(move |p| (s, r, p)))) {
-            let begin = step * 2 << 4;
+            let begin = (step * 2) << 4;
             // ((8, m), (T, 2k)) : ((8T, SBO), (1, T))
             let seen = swizzled(begin + row % 8 * 128 + row / 8 * stride + piece * 16);
             assert_eq!(seen, copied_to(row, step * 32 + piece * 16), "step {step}, row {row}");
@@ -227,7 +227,7 @@ mod tests {
         let (leading, stride) = (bits(d, 16, 29) << 4, bits(d, 32, 45) << 4);
         // Boxes of 64 elements, which are 8 pieces, and 64 k; a product takes 16 k.
         for (step, piece, k) in (0..4).flat_map(|s| (0..ROWS / 8).flat_map(move |p| (0..16).map(move |k| (s, p, k)))) {
-            let begin = step * 128 << 4;
+            let begin = (step * 128) << 4;
             // ((T, 8, m), (8, k)) : ((1, T, LBO), (8T, SBO))
             let seen = swizzled(begin + piece % 8 * 16 + piece / 8 * leading + k % 8 * 128 + k / 8 * stride);
             let put = piece / 8 * (64 * 128) + copied_to(step * 16 + k, piece % 8 * 16);

@@ -26,10 +26,13 @@ struct Params {
     steps: u32,
     a_tiles: u32,
     b_tiles: u32,
+    words: u32,
+    a_scales: u64,
+    b_scales: u64,
     epilogue: sm90::Arguments,
 }
 
-const _: () = assert!(size_of::<Params>() == 144);
+const _: () = assert!(size_of::<Params>() == 168);
 
 /// A product made ready.
 pub(super) struct Ready {
@@ -39,7 +42,7 @@ pub(super) struct Ready {
     a: Map,
     b: Map,
     d: Map,
-    /// Scales of A and B, if each block has one.
+    /// Scales of A and B, if they lie in tiles.
     scales: Option<[Map; 2]>,
     params: Params,
 }
@@ -84,9 +87,11 @@ impl Ready {
             steps: k.div_ceil(kind.k()),
             a_tiles: m.div_ceil(128),
             b_tiles: n.div_ceil(128),
+            words: a.format.blocks(m, k).1 / 4,
             epilogue: sm90::Arguments::of(spec),
+            ..Params::default()
         };
-        let scales = (kind.scales() > 0).then(|| {
+        let scales = (kind.scales() > 0 && !super::gathers(spec)).then(|| {
             let boxed =
                 |matrix: &Matrix, outer: u32, rows: u32| scale_map(matrix, outer, k, batch, [kind.scales(), rows]);
             [boxed(&a, m, 1), boxed(&b, n, tile.n / 128)]
@@ -125,15 +130,16 @@ impl Launch<Gemm> for Ready {
         if self.spec.a.format.scheme == Scheme::Nv {
             (epilogue.a_scale, epilogue.b_scale) = (addr(&args.a_global), addr(&args.b_global));
         }
-        let mut params = Params { epilogue, ..self.params };
+        let (a_scales, b_scales) = (addr(&args.a_scale), addr(&args.b_scale));
+        let mut params = Params { epilogue, a_scales, b_scales, ..self.params };
         let mut a = queue.tensor_map(self.a.id, args.a.addr(), &self.a.tensor)?;
         let mut b = queue.tensor_map(self.b.id, args.b.addr(), &self.b.tensor)?;
         let mut d = queue.tensor_map(self.d.id, args.d.addr(), &self.d.tensor)?;
-        // The kernel looks at maps of scales only if there are any.
+        // The kernel looks at maps of scales only if they lie in tiles.
         let (mut a_scale, mut b_scale) = (a, b);
         if let Some([of_a, of_b]) = &self.scales {
-            a_scale = queue.tensor_map(of_a.id, addr(&args.a_scale), &of_a.tensor)?;
-            b_scale = queue.tensor_map(of_b.id, addr(&args.b_scale), &of_b.tensor)?;
+            a_scale = queue.tensor_map(of_a.id, a_scales, &of_a.tensor)?;
+            b_scale = queue.tensor_map(of_b.id, b_scales, &of_b.tensor)?;
         }
         let mut pointers: [*mut c_void; 6] = [
             (&raw mut a).cast(),

@@ -19,6 +19,8 @@ enum Without {
     PeersCopies,
     /// Products wait for the stores of their own block only.
     PeersStores,
+    /// Products wait for what the copying threads load, but not for what the gathering warps do.
+    Gathered,
     /// Nobody waits, at the end, for what is yet to arrive.
     Draining,
 }
@@ -30,6 +32,8 @@ struct Shape {
     sums: usize,
     tiles: u8,
     k: u8,
+    /// Stages that gathering warps are ahead of what has come, if there are such warps.
+    gather: Option<u8>,
     without: Without,
 }
 
@@ -66,10 +70,25 @@ impl Barrier {
 /// What is under way. Products are complete in the order of issue, what tells of it arrives in any.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Event {
-    Copy { block: usize, step: u8 },
-    Empty { block: usize, stage: usize },
-    Done { block: usize, slot: usize },
-    Free { slot: usize },
+    Copy {
+        block: usize,
+        step: u8,
+    },
+    /// That a gathering warp's words have come.
+    Full {
+        stage: usize,
+    },
+    Empty {
+        block: usize,
+        stage: usize,
+    },
+    Done {
+        block: usize,
+        slot: usize,
+    },
+    Free {
+        slot: usize,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -89,10 +108,13 @@ struct State {
     empty: Vec<Vec<Barrier>>,
     done: Vec<Vec<Barrier>>,
     copying: Vec<u8>,
+    /// Steps that gathering warps have begun, and told of.
+    gathering: Vec<(u8, u8)>,
     multiplying: u8,
     storing: Vec<u8>,
     /// The step whose operands a stage holds.
     stage: Vec<Vec<Option<u8>>>,
+    scales: Vec<Vec<Option<u8>>>,
     issued: Vec<Issued>,
     products: u8,
     events: Vec<Event>,
@@ -101,16 +123,19 @@ struct State {
 impl State {
     fn new(s: &Shape) -> Self {
         let stores = if s.without == Without::PeersStores { 1 } else { s.pair };
+        let gathered = if s.gather.is_some() && s.without != Without::Gathered { s.pair } else { 0 };
         let each = |barriers: Vec<Barrier>| vec![barriers; s.pair];
         Self {
-            full: vec![Barrier::new(1); s.stages],
+            full: vec![Barrier::new(1 + gathered as i8); s.stages],
             free: vec![Barrier::new(stores as i8); s.sums],
             empty: each(vec![Barrier::new(1); s.stages]),
             done: each(vec![Barrier::new(1); s.sums]),
             copying: vec![0; s.pair],
+            gathering: vec![(0, 0); s.pair],
             multiplying: 0,
             storing: vec![0; s.pair],
             stage: vec![vec![None; s.stages]; s.pair],
+            scales: vec![vec![None; s.stages]; s.pair],
             issued: Vec::new(),
             products: 0,
             events: Vec::new(),
@@ -137,6 +162,7 @@ impl State {
                 }
                 all.push(new);
             }
+            all.extend(self.gather(s, block)?);
             all.extend(self.store(s, block)?);
         }
         all.extend(self.multiply(s, draining)?);
@@ -163,6 +189,7 @@ impl State {
                     new.stage[block][stage] = Some(step);
                     new.full[stage].step(0, -1);
                 }
+                Event::Full { stage } => new.full[stage].step(1, 0),
                 Event::Empty { block, stage } => new.empty[block][stage].step(1, 0),
                 Event::Done { block, slot } => new.done[block][slot].step(1, 0),
                 Event::Free { slot } => new.free[slot].step(1, 0),
@@ -170,6 +197,35 @@ impl State {
             all.push(new);
         }
         Ok(all)
+    }
+
+    /// The gathering warp of a block: begins a step, or tells of one.
+    fn gather(&self, s: &Shape, block: usize) -> Result<Vec<Self>, String> {
+        let Some(ahead) = s.gather else { return Ok(Vec::new()) };
+        let ((begun, told), steps) = (self.gathering[block], s.tiles * s.k);
+        if begun - told > ahead || begun == steps && told < begun {
+            // What is awaited has come by then.
+            let stage = usize::from(told) % s.stages;
+            let mut new = self.clone();
+            new.scales[block][stage] = Some(told);
+            new.gathering[block].1 += 1;
+            if s.without != Without::Gathered {
+                new.events.push(Event::Full { stage });
+            }
+            return Ok(vec![new]);
+        }
+        let (stage, round) = (usize::from(begun) % s.stages, usize::from(begun) / s.stages);
+        if begun == steps || !self.empty[block][stage].is_past(round + 1) {
+            return Ok(Vec::new());
+        }
+        // From now on its words may come.
+        if self.issued.iter().any(|i| matches!(*i, Issued::Product(by) if usize::from(by) % s.stages == stage)) {
+            return Err(format!("scales of stage {stage} are overwritten by step {begun} while they are read"));
+        }
+        let mut new = self.clone();
+        new.scales[block][stage] = None;
+        new.gathering[block].0 += 1;
+        Ok(vec![new])
     }
 
     /// The multiplying thread: one step of k, with what comes before a tile's first and after its last.
@@ -189,8 +245,9 @@ impl State {
             return Ok(None);
         }
         for block in 0..s.pair {
-            if self.stage[block][stage] != Some(at) {
-                return Err(format!("step {at} reads {:?} of block {block}", self.stage[block][stage]));
+            let (codes, scales) = (self.stage[block][stage], self.scales[block][stage]);
+            if codes != Some(at) || s.gather.is_some() && scales != Some(at) {
+                return Err(format!("step {at} reads {codes:?} and scales {scales:?} of block {block}"));
             }
             if begins && usize::from(tile) >= s.sums + usize::from(self.storing[block]) {
                 return Err(format!("tile {tile} overwrites sums that block {block} has not stored"));
@@ -231,7 +288,8 @@ impl State {
         let more = |n: usize| if draining { n as u8 } else { 0 };
         let ended = self.copying.iter().all(|&at| at == steps + more(s.stages))
             && self.multiplying == steps + more(s.sums)
-            && self.storing.iter().all(|&at| at == s.tiles);
+            && self.storing.iter().all(|&at| at == s.tiles)
+            && (s.gather.is_none() || self.gathering.iter().all(|&at| at == (steps, steps)));
         // A block alone has nobody to outlive: what is under way to it is its own.
         if ended && s.pair == 2 && !(self.events.is_empty() && self.issued.is_empty()) {
             return Err("a block ends while something is under way to it".to_owned());
@@ -250,6 +308,7 @@ fn explore(s: &Shape) -> Result<usize, String> {
             Event::Empty { block, stage } => (1, block, stage),
             Event::Done { block, slot } => (2, block, slot),
             Event::Free { slot } => (3, 0, slot),
+            Event::Full { stage } => (4, 0, stage),
         });
         let next = state.next(s)?;
         if !state.ended(s)? && next.is_empty() {
@@ -264,12 +323,14 @@ fn explore(s: &Shape) -> Result<usize, String> {
     Ok(seen.len())
 }
 
-const SHAPES: [Shape; 5] = [
-    Shape { pair: 1, stages: 2, sums: 2, tiles: 5, k: 3, without: Without::Nothing },
-    Shape { pair: 1, stages: 3, sums: 1, tiles: 4, k: 2, without: Without::Nothing },
-    Shape { pair: 2, stages: 2, sums: 2, tiles: 3, k: 1, without: Without::Nothing },
-    Shape { pair: 2, stages: 2, sums: 1, tiles: 2, k: 3, without: Without::Nothing },
-    Shape { pair: 2, stages: 3, sums: 2, tiles: 3, k: 2, without: Without::Nothing },
+const SHAPES: [Shape; 7] = [
+    Shape { pair: 1, stages: 2, sums: 2, tiles: 5, k: 3, gather: None, without: Without::Nothing },
+    Shape { pair: 1, stages: 3, sums: 1, tiles: 4, k: 2, gather: None, without: Without::Nothing },
+    Shape { pair: 2, stages: 2, sums: 2, tiles: 3, k: 1, gather: None, without: Without::Nothing },
+    Shape { pair: 2, stages: 2, sums: 1, tiles: 2, k: 3, gather: None, without: Without::Nothing },
+    Shape { pair: 2, stages: 3, sums: 2, tiles: 3, k: 2, gather: None, without: Without::Nothing },
+    Shape { pair: 1, stages: 4, sums: 2, tiles: 3, k: 2, gather: Some(2), without: Without::Nothing },
+    Shape { pair: 2, stages: 2, sums: 1, tiles: 2, k: 2, gather: Some(1), without: Without::Nothing },
 ];
 
 #[test]
@@ -288,4 +349,5 @@ fn every_wait_is_missed() {
         let found = explore(&Shape { without, ..SHAPES[3] });
         assert!(found.is_err(), "nobody misses {without:?}");
     }
+    assert!(explore(&Shape { without: Without::Gathered, ..SHAPES[6] }).is_err(), "nobody misses what is gathered");
 }
