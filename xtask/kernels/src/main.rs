@@ -9,9 +9,9 @@ mod table;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use kp_nvidia::compile::{ARCHS, Key, Nvrtc, Store, builds, pack};
+use kp_nvidia::compile::{ARCHS, Key, Listed, Nvrtc, Store, builds, pack};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -28,7 +28,8 @@ struct Args {
     /// Judge only, and write no pack.
     #[arg(long)]
     check: bool,
-    /// Architectures, separated by commas. If none are named: for a check the oldest of each build, for a pack all.
+    /// Architectures, separated by commas. If none are named: for a pack all; for a check all of each build that only some
+    /// run, and of each other the oldest and one more.
     #[arg(long, value_delimiter = ',', value_parser = ARCHS.to_vec())]
     arch: Vec<String>,
     /// Where the pack goes.
@@ -93,31 +94,58 @@ fn run(args: &Args) -> Result<bool> {
 
 /// One build for one architecture.
 pub(crate) struct Task {
-    pub(crate) listed: kp_nvidia::compile::Listed,
+    pub(crate) listed: Listed,
     pub(crate) arch: &'static str,
     pub(crate) key: Key,
 }
 
 /// What the arguments ask for, each cubin once.
 fn tasks(args: &Args) -> Vec<Task> {
-    let asked = |arch: &&&str| args.arch.is_empty() || args.arch.iter().any(|asked| asked == **arch);
-    // What compiles for a device compiles for later ones too.
-    let oldest_only = args.check && args.arch.is_empty();
-    let (mut tasks, mut seen) = (BTreeMap::new(), BTreeSet::new());
-    for &arch in ARCHS.iter().filter(asked) {
-        for listed in builds(arch) {
-            let label = listed.to_string();
-            let wanted = args.words.iter().all(|word| label.contains(&**word));
-            let anywhere = Key::new(&listed.build, "");
-            if wanted && (seen.insert(anywhere) || !oldest_only) {
-                let key = Key::new(&listed.build, arch);
-                tasks.entry(key).or_insert(Task { listed, arch, key });
-            }
+    let mut tasks = BTreeMap::new();
+    for (listed, archs) in listed() {
+        let label = listed.to_string();
+        let wanted = args.words.iter().all(|word| label.contains(&**word));
+        let archs = match (&args.arch[..], args.check) {
+            _ if !wanted => Vec::new(),
+            ([], true) => checked(&listed, &archs),
+            ([], false) => archs,
+            (asked, _) => archs.into_iter().filter(|arch| asked.iter().any(|asked| asked == arch)).collect(),
+        };
+        for arch in archs {
+            let key = Key::new(&listed.build, arch);
+            tasks.entry(key).or_insert_with(|| Task { listed: listed.clone(), arch, key });
         }
     }
     let mut tasks: Vec<Task> = tasks.into_values().collect();
     tasks.sort_by_cached_key(|task| (task.listed.to_string(), ARCHS.iter().position(|&arch| arch == task.arch)));
     tasks
+}
+
+/// Every build once, with the architectures that run it, oldest first.
+fn listed() -> Vec<(Listed, Vec<&'static str>)> {
+    let mut all: BTreeMap<Key, (Listed, Vec<&'static str>)> = BTreeMap::new();
+    for (&arch, listed) in ARCHS.iter().flat_map(|arch| builds(arch).into_iter().map(move |listed| (arch, listed))) {
+        let (_, archs) = all.entry(Key::new(&listed.build, "")).or_insert((listed, Vec::new()));
+        if archs.last() != Some(&arch) {
+            archs.push(arch);
+        }
+    }
+    all.into_values().collect()
+}
+
+/// Of `archs`, those that a check compiles for.
+///
+/// A build with instructions of its architecture's own is compiled for each that has them. Any other that compiles for its oldest device compiles
+/// for later ones too; what may differ there is how registers are given out, and of that a sample is taken: one later architecture
+/// for each build, a different one for different builds.
+fn checked(listed: &Listed, archs: &[&'static str]) -> Vec<&'static str> {
+    let (oldest, later) = archs.split_first().expect("a build is listed for some architecture");
+    if oldest.ends_with('a') || later.is_empty() {
+        return archs.to_vec();
+    }
+    // Of the build, not of its place among others, so that a cubin that is kept serves the next check.
+    let spread = Key::new(&listed.build, "").to_string().bytes().fold(0_usize, |sum, byte| sum + usize::from(byte));
+    vec![oldest, later[spread % later.len()]]
 }
 
 fn write(out: &Path, cubins: &BTreeMap<Key, Vec<u8>>) -> Result<()> {
@@ -136,4 +164,39 @@ fn write(out: &Path, cubins: &BTreeMap<Key, Vec<u8>>) -> Result<()> {
         path.display()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_check_leaves_no_build_and_no_architecture_out() {
+        let mut seen = BTreeSet::new();
+        for (listed, archs) in listed() {
+            let checked = checked(&listed, &archs);
+            assert!(
+                checked.len() == archs.len() || checked.len() == 2 && checked[0] == archs[0],
+                "{listed}: {checked:?}"
+            );
+            assert!(
+                !archs[0].ends_with('a') || checked == archs,
+                "{listed} has instructions of {archs:?}: {checked:?}"
+            );
+            seen.extend(checked.iter().map(|&arch| (listed.kernel, arch)));
+        }
+        // A sample of each kernel with several builds reaches the newest too.
+        for arch in ["sm_90a", "sm_100a", "sm_120a"] {
+            assert!(
+                ["gemm/simt", "gemm/sm80", "gemm/sm80_skinny"].iter().all(|&kernel| seen.contains(&(kernel, arch))),
+                "{arch}"
+            );
+        }
+        for (kernel, archs) in
+            [("gemm/sm100", &["sm_100a", "sm_103a", "sm_110a"][..]), ("gemm/sm120", &["sm_120a", "sm_121a"])]
+        {
+            assert!(archs.iter().all(|&arch| seen.contains(&(kernel, arch))), "{kernel}");
+        }
+    }
 }
