@@ -1,11 +1,17 @@
 //! The kernels of `gemm`, best first.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512_few_rows;
 pub(crate) mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod few;
 mod few_rows;
 pub(crate) mod finish;
 pub(crate) mod packed;
 pub(crate) mod product;
 pub(crate) mod side;
+#[cfg(target_arch = "x86_64")]
+mod vnni_few_rows;
 
 #[cfg(test)]
 mod tests;
@@ -14,4 +20,9 @@ use few_rows::FewRows;
 use kp_hal::{KernelList, op::Gemm};
 use packed::Packed;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) const KERNELS: KernelList<Gemm> =
+    &[&vnni_few_rows::VnniFewRows, &avx512_few_rows::Avx512FewRows, &FewRows, &Packed];
+
+#[cfg(not(target_arch = "x86_64"))]
 pub(crate) const KERNELS: KernelList<Gemm> = &[&FewRows, &Packed];

@@ -1,0 +1,279 @@
+//! D = A·B for at most eight rows whose B has contiguous columns, in f32: weights as they lie, at the speed of memory.
+//!
+//! ```text
+//!                 n ─▶ columns, each thread a run of them
+//!   A, in f32  ┌──────┐      ┌─┬─┬─┬─┐
+//!   and in L1  └──────┘    k │ │ │ │ │  codes become numbers in registers and meet every row at once
+//!                            └─┴─┴─┴─┘
+//! ```
+//! See [`super::few::dots`] for the loop. Limits: codes of 32, 16, 8 or 4 bits that AVX-512 with VBMI turns into f32;
+//! scales that change along k do so at multiples of 16; sums are in another order than `packed` has, so not
+//! `batch-invariant`.
+
+use super::{
+    few::{
+        columns::{self, Dots, Few, HEIGHTS, MOST, NEAR, Task},
+        dots::{self, Bf16, Bytes, Column, F16, F32, I8, Kind, Nibbles, STEP, Table, U8, dots},
+        lists,
+    },
+    product::{Item, Product, finishes_in_f64},
+    side::Scaling,
+};
+use crate::{
+    kernel::{self, Disjoint},
+    memory::{Number, numbers_mut},
+    numbers::{self, Real},
+    threads,
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Acc, Gemm, GemmProblem, GemmSpec, Order, Repro, Scheme},
+    source_hash,
+};
+use std::{marker::PhantomData, sync::Arc};
+
+/// The kernel for decoding on processors with AVX-512.
+pub(crate) struct Avx512FewRows;
+
+/// What the loops use; VBMI for 8-bit floats.
+const FEATURES: [&str; 5] = ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi"];
+
+impl Kernel<Gemm> for Avx512FewRows {
+    fn name(&self) -> &'static str {
+        "avx512_few_rows"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("avx512_few_rows.rs"))
+                ^ source_hash(include_bytes!("few/dots.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        if let Some(need) = FEATURES.into_iter().find(|feature| !caps.has(feature)) {
+            return Err(Unsupported::Feature { need });
+        }
+        if p.m as usize > MOST {
+            return Err(Unsupported::TooLarge { dim: "m", max: MOST as u64, got: p.m.into() });
+        }
+        if p.b.order != Order::Col {
+            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+        }
+        if p.repro() == Repro::BatchInvariant {
+            return Err(Unsupported::Repro { asked: p.repro() });
+        }
+        if !matches!(p.acc, Acc::F32 | Acc::F32Fast) {
+            return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
+        }
+        if kind(p.b.dtype()).is_none() {
+            return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+        }
+        if varies(p) && !lists::can_list(&p.b, p.k) {
+            return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
+        }
+        Ok(Variants::ONE)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+        let (_, memory) = Nanos::floors(caps, p);
+        // For each sixteen elements: two instructions to make them numbers, one for each row; two at a time.
+        let vectors = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 16.0;
+        let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
+        let compute = vectors * (2.5 + rows) / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+        Nanos::from_secs(memory.as_secs().max(compute) / 0.9 + 2e-6 * f64::from(p.batch.max(1)))
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        macro_rules! plan {
+            ($end:ty) => {{
+                let code = Few::new(p, Numbers::<$end>::new(p));
+                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+            }};
+        }
+        if finishes_in_f64(p) { plan!(f64) } else { plan!(f32) }
+    }
+}
+
+fn kind(dtype: DType) -> Option<Kind> {
+    Some(match dtype {
+        DType::F32 => Kind::F32,
+        DType::Bf16 => Kind::Bf16,
+        DType::F16 => Kind::F16,
+        DType::I8 => Kind::I8,
+        DType::U8 => Kind::U8,
+        DType::E4m3 | DType::E5m2 => Kind::Bytes,
+        DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1 => Kind::Nibbles,
+        _ => return None,
+    })
+}
+
+/// Whether scales or zero points are applied within sums.
+fn varies(spec: &GemmSpec) -> bool {
+    let format = spec.b.format;
+    format.has_zero() || format.scheme != Scheme::None && format.block().1 < spec.k
+}
+
+/// The loop for one height.
+type Loop = unsafe fn(&Table, &[f32], Column<'_>, &mut [f32]);
+
+/// Sums of numbers.
+struct Numbers<E> {
+    spec: GemmSpec,
+    kind: Kind,
+    table: Box<Table>,
+    /// One for each of [`HEIGHTS`].
+    loops: [Loop; 4],
+    varies: bool,
+    kind_of_end: PhantomData<E>,
+}
+
+impl<E> Numbers<E> {
+    fn new(spec: &GemmSpec) -> Self {
+        let dtype = spec.b.dtype();
+        let kind = kind(dtype).expect("a supported type");
+        macro_rules! loops {
+            ($code:ty, $scaled:literal, $shifted:literal) => {
+                [
+                    dots::<$code, 1, 4, $scaled, $shifted> as Loop,
+                    dots::<$code, 2, 2, $scaled, $shifted> as Loop,
+                    dots::<$code, 4, 2, $scaled, $shifted> as Loop,
+                    dots::<$code, 8, 1, $scaled, $shifted> as Loop,
+                ]
+            };
+        }
+        let loops = match (kind, varies(spec), spec.b.format.has_zero()) {
+            (Kind::F32, ..) => loops!(F32, false, false),
+            (Kind::Bf16, ..) => loops!(Bf16, false, false),
+            (Kind::F16, ..) => loops!(F16, false, false),
+            (Kind::I8, false, _) => loops!(I8, false, false),
+            (Kind::I8, true, false) => loops!(I8, true, false),
+            (Kind::I8, true, true) => loops!(I8, true, true),
+            (Kind::U8, false, _) => loops!(U8, false, false),
+            (Kind::U8, true, false) => loops!(U8, true, false),
+            (Kind::U8, true, true) => loops!(U8, true, true),
+            (Kind::Bytes, false, _) => loops!(Bytes, false, false),
+            (Kind::Bytes, true, _) => loops!(Bytes, true, false),
+            (Kind::Nibbles, false, _) => loops!(Nibbles, false, false),
+            (Kind::Nibbles, true, false) => loops!(Nibbles, true, false),
+            (Kind::Nibbles, true, true) => loops!(Nibbles, true, true),
+        };
+        let table = Box::new(table(kind, dtype));
+        Self { spec: *spec, kind, table, loops, varies: varies(spec), kind_of_end: PhantomData }
+    }
+
+    fn steps(&self) -> usize {
+        (self.spec.k as usize).div_ceil(STEP)
+    }
+}
+
+/// What the codes of `dtype` are looked up in.
+fn table(kind: Kind, dtype: DType) -> Table {
+    let mut table = Table([[0; 64]; 4]);
+    match kind {
+        Kind::Nibbles => {
+            let codes: [u8; 8] = std::array::from_fn(|i| (2 * i) as u8 | (2 * i as u8 + 1) << 4);
+            let mut values = [0.0_f32; 16];
+            numbers::read(dtype, &codes, 0, &mut values);
+            for (bytes, value) in table.0[0].chunks_exact_mut(4).zip(values) {
+                bytes.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        Kind::Bytes => {
+            let codes: [u8; 128] = std::array::from_fn(|i| i as u8);
+            let mut values = [0.0_f32; 128];
+            numbers::read(dtype, &codes, 0, &mut values);
+            for (i, value) in values.into_iter().enumerate() {
+                // Exact: they have fewer bits than a bf16.
+                let [.., low, high] = value.to_le_bytes();
+                (table.0[i / 64][i % 64], table.0[2 + i / 64][i % 64]) = (low, high);
+            }
+        }
+        _ => {}
+    }
+    table
+}
+
+impl<E: Real + Number> Dots for Numbers<E> {
+    type End = E;
+
+    fn a_bytes(&self) -> usize {
+        let rows = HEIGHTS[columns::height((self.spec.m as usize).max(1))];
+        self.steps() * rows * STEP * size_of::<f32>()
+    }
+
+    fn work_bytes(&self) -> usize {
+        let list = self.steps() * STEP / dots::SHARE * size_of::<f32>();
+        2 * list.next_multiple_of(64)
+    }
+
+    fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
+        let rows = HEIGHTS[columns::height(item.rows.max(1))];
+        let k = self.spec.k as usize;
+        let a = Disjoint::of(&mut numbers_mut::<f32>(a)[..self.steps() * rows * STEP]);
+        threads::for_each(self.steps(), |step| {
+            // SAFETY: each step once.
+            let out = unsafe { a.part(step * rows * STEP..(step + 1) * rows * STEP) };
+            let inner = step * STEP..((step + 1) * STEP).min(k);
+            for (row, out) in out.chunks_exact_mut(STEP).enumerate() {
+                let mut line = [0.0; STEP];
+                if row < item.rows {
+                    let line = &mut line[..inner.len()];
+                    product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Applied, line);
+                }
+                for (j, out) in out.chunks_exact_mut(16).enumerate() {
+                    for (lane, out) in out.iter_mut().enumerate() {
+                        *out = line[self.kind.element(j, lane)];
+                    }
+                }
+            }
+        });
+    }
+
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
+        let Task { product, item, columns, a } = task;
+        let (b, k) = (&product.b, self.spec.k as usize);
+        let height = columns::height(item.rows.max(1));
+        let rows = HEIGHTS[height];
+        let a = &columns::numbers::<f32>(a)[..self.steps() * rows * STEP];
+        let list = self.steps() * STEP / dots::SHARE;
+        let (scales, rest) = columns::take::<f32>(work, list);
+        let (zeros, _) = columns::take::<f32>(rest, list);
+        for sums in sums.chunks_mut(ld).take(item.rows) {
+            sums[..columns.len()].fill(E::ZERO);
+        }
+        let most = (NEAR / (rows * STEP * size_of::<f32>())).max(1);
+        for first in (0..self.steps()).step_by(most) {
+            let steps = first..(first + most).min(self.steps());
+            let inner = steps.start * STEP..(steps.end * STEP).min(k);
+            let a = &a[steps.start * rows * STEP..steps.end * rows * STEP];
+            let shares = steps.len() * STEP / dots::SHARE;
+            let ld_bytes = self.spec.b.dtype().bytes(self.spec.b.ld.into()) as usize;
+            let ahead = columns::ahead(steps.len() * self.kind.step_bytes(), ld_bytes, inner.len() == k);
+            for (j, o) in columns.clone().enumerate() {
+                let mut column =
+                    Column { codes: columns::codes(b, item.b, o, inner.clone()), scales: &[], zeros: &[], ahead };
+                if self.varies {
+                    // SAFETY: `supports` asked for the features.
+                    unsafe { lists::scales(b, item.b, o, inner.start, &mut scales[..shares]) };
+                    column.scales = &scales[..shares];
+                }
+                if b.matrix.format.has_zero() {
+                    // SAFETY: as above.
+                    unsafe { lists::zeros(b, item.b, o, inner.start, &mut zeros[..shares]) };
+                    column.zeros = &zeros[..shares];
+                }
+                let mut some = [0.0; MOST];
+                // SAFETY: as above.
+                unsafe { self.loops[height](&self.table, a, column, &mut some[..rows]) };
+                for (sums, some) in sums.chunks_mut(ld).zip(&some[..item.rows]) {
+                    sums[j] += E::from_f32(*some);
+                }
+            }
+        }
+        columns::scale(b, item, columns, self.varies, |_| E::ONE, sums, ld);
+    }
+}

@@ -1,0 +1,252 @@
+//! What products of few rows have in common when columns of B are contiguous: threads take runs of columns, each
+//! column's sums with all rows are made in one pass over it, and finished while they are warm.
+
+use crate::{
+    gemm::{
+        finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
+        product::{self, Item, Product, Summing, Sums},
+        side::Side,
+    },
+    kernel::{self, Disjoint, Output},
+    memory::{Number, cut, numbers_mut},
+    numbers::Real,
+    threads,
+};
+use kp_hal::{
+    DType, Launch, Queue, Result,
+    op::{GemmArgs, GemmSpec},
+};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+/// Most rows: what registers hold the sums of.
+pub(crate) const MOST: usize = 8;
+
+/// Row counts that loops are compiled for.
+pub(crate) const HEIGHTS: [usize; 4] = [1, 2, 4, 8];
+
+/// The place in [`HEIGHTS`] of the least that has room for `rows`.
+pub(crate) fn height(rows: usize) -> usize {
+    HEIGHTS.iter().position(|&h| h >= rows).expect("few rows")
+}
+
+/// What of A is in L1 at a time, in bytes.
+pub(crate) const NEAR: usize = 32 << 10;
+
+/// How far ahead of its use memory is asked for, in bytes: farther, lines are lost again before they are read.
+const AHEAD: usize = 2560;
+
+/// A way to compute the sums.
+pub(crate) trait Dots: Send + Sync + 'static {
+    /// What sums become.
+    type End: Real + Number;
+
+    /// Bytes of A made ready, for as many rows as the problem has.
+    fn a_bytes(&self) -> usize;
+
+    /// Bytes of work space of a thread.
+    fn work_bytes(&self) -> usize;
+
+    /// Makes the rows of `item` ready.
+    fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]);
+
+    /// Writes the sums of row r and column `columns.start + j`, scales applied, to `sums[r * ld + j]`.
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [Self::End], ld: usize, work: &mut [u8]);
+}
+
+/// Some columns of an item.
+pub(crate) struct Task<'t, 'p> {
+    pub(crate) product: &'t Product<'p>,
+    pub(crate) item: Item,
+    pub(crate) columns: Range<usize>,
+    /// What `prepare` made.
+    pub(crate) a: &'t [u8],
+}
+
+/// A product of few rows.
+pub(crate) struct Few<D> {
+    spec: GemmSpec,
+    panels: Panels,
+    summing: Summing,
+    dots: D,
+}
+
+/// Most columns of a panel: some hundred kilobytes in a row are read nearly as fast as all of B, and threads that
+/// finish early find more.
+pub(crate) const WIDE: usize = 256;
+
+impl<D: Dots> Few<D> {
+    pub(crate) fn new(spec: &GemmSpec, dots: D) -> Self {
+        let width = (spec.n as usize / (8 * threads::count())).next_multiple_of(16).clamp(16, WIDE);
+        // Scales are applied by whoever makes the sums.
+        let mut summing = Summing::of(spec);
+        summing.sums = Sums::Added;
+        Self { spec: *spec, panels: Panels::of(spec, width), summing, dots }
+    }
+
+    /// Columns of a task.
+    fn ld(&self) -> usize {
+        self.panels.width * self.panels.unit()
+    }
+
+    fn ends(&self) -> usize {
+        self.spec.m as usize * self.ld() + finish_len(self.ld())
+    }
+
+    fn stage(&self) -> usize {
+        if is_staged(&self.spec) { self.spec.m as usize * self.spec.d_cols() as usize } else { 0 }
+    }
+
+    pub(crate) fn scratch_bytes(&self) -> u64 {
+        let threads = threads::count();
+        let ends = |len: usize| (len * size_of::<D::End>()).next_multiple_of(64);
+        let a = self.dots.a_bytes().next_multiple_of(64);
+        let work = threads * self.dots.work_bytes().next_multiple_of(64);
+        (a + work + ends(threads * self.ends()) + ends(self.stage()) + codes_bytes(&self.spec)) as u64
+    }
+
+    /// Computes an item; sums that must wait for their rows go to `stage`.
+    ///
+    /// # Safety
+    /// No other thread computes the same rows of D.
+    unsafe fn item(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        a: &mut [u8],
+        (work, ends): (Output<'_>, Disjoint<'_, D::End>),
+        stage: Option<Disjoint<'_, D::End>>,
+    ) {
+        let unit = self.panels.unit();
+        let tasks = self.panels.count().div_ceil(unit);
+        self.dots.prepare(product, item, a);
+        let a = &*a;
+        let finish = Finish { product, item, summing: self.summing, panels: self.panels, stage };
+        let next = AtomicUsize::new(0);
+        let (work_len, ends_len) = (self.dots.work_bytes().next_multiple_of(64), self.ends());
+        threads::for_each(threads::count().min(tasks), |slot| {
+            // SAFETY: a slot belongs to one thread.
+            let (work, ends) = unsafe {
+                (work.part(slot * work_len..(slot + 1) * work_len), ends.part(slot * ends_len..(slot + 1) * ends_len))
+            };
+            let (sums, rest) = ends.split_at_mut(self.spec.m as usize * self.ld());
+            loop {
+                let t = next.fetch_add(1, Relaxed);
+                if t >= tasks {
+                    return;
+                }
+                let run = t * unit..(t + 1) * unit;
+                for (i, p) in run.clone().enumerate() {
+                    let columns = self.panels.columns(p);
+                    let task = Task { product, item, columns, a };
+                    self.dots.sums(task, &mut sums[i * self.panels.width..], self.ld(), work);
+                }
+                // SAFETY: a task has its own columns of D.
+                unsafe { finish.tile(0..item.rows, run, sums, self.ld(), rest) };
+            }
+        });
+    }
+}
+
+impl<D: Dots> Launch<kp_hal::op::Gemm> for Few<D> {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
+        let spec = &self.spec;
+        // SAFETY: the arguments were checked, says the caller.
+        let product = unsafe { Product::of(spec, args) };
+        let threads = threads::count();
+        let (a, rest) = kernel::own(queue).scratch().split_at_mut(self.dots.a_bytes().next_multiple_of(64));
+        let (work, mut rest) = rest.split_at_mut(threads * self.dots.work_bytes().next_multiple_of(64));
+        let ends = Disjoint::of(cut::<D::End>(&mut rest, threads * self.ends()));
+        let stage = cut::<D::End>(&mut rest, self.stage());
+        let codes = &mut rest[..codes_bytes(spec)];
+        let work = Output::of(work);
+        for batch in 0..spec.batch as usize {
+            let item = product::item(spec, batch);
+            let waiting = (!stage.is_empty()).then(|| Disjoint::of(&mut *stage));
+            // SAFETY: items have their own D.
+            unsafe { self.item(&product, item, a, (work, ends), waiting) };
+            if is_staged(spec) {
+                store_staged(&product, batch, item.rows, stage, codes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first `len` numbers of work space and what is left of it, which starts at a multiple of 64 bytes.
+pub(crate) fn take<T: Number>(work: &mut [u8], len: usize) -> (&mut [T], &mut [u8]) {
+    let (front, rest) = work.split_at_mut((len * size_of::<T>()).next_multiple_of(64));
+    (&mut numbers_mut(front)[..len], rest)
+}
+
+/// Bytes as numbers.
+///
+/// # Panics
+/// If they start or end within a number.
+pub(crate) fn numbers<T: Number>(bytes: &[u8]) -> &[T] {
+    // SAFETY: any bytes are a `T`.
+    let (before, numbers, after) = unsafe { bytes.align_to() };
+    assert!(before.is_empty() && after.is_empty(), "work space is cut at multiples of its numbers' size");
+    numbers
+}
+
+/// Numbers as bytes.
+pub(crate) fn bytes_mut<T: Number>(numbers: &mut [T]) -> &mut [u8] {
+    let bytes = size_of_val(numbers);
+    // SAFETY: numbers have no padding, any bytes are numbers, and the borrow is passed on.
+    unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), bytes) }
+}
+
+// SAFETY: any four bytes are an i32.
+unsafe impl Number for i32 {}
+// SAFETY: any byte is an i8.
+unsafe impl Number for i8 {}
+// SAFETY: any four bytes are a u32.
+unsafe impl Number for u32 {}
+
+/// Multiplies the sums of the item's rows and `columns` by what a whole column shares, its scale unless that `varies`
+/// along it, the global one, and by `row(r)`.
+pub(crate) fn scale<E: Real>(
+    b: &Side<'_>,
+    item: Item,
+    columns: Range<usize>,
+    varies: bool,
+    row: impl Fn(usize) -> E,
+    sums: &mut [E],
+    ld: usize,
+) {
+    const SOME: usize = 64;
+    for first in columns.clone().step_by(SOME) {
+        let some = first..(first + SOME).min(columns.end);
+        let mut factors = [E::ONE; SOME];
+        let factors = &mut factors[..some.len()];
+        if !varies {
+            b.scales_of(item.b, some.clone(), 0, factors);
+        } else if !b.global.is_empty() {
+            factors.fill(crate::numbers::get(DType::F32, b.global, 0));
+        }
+        let at = first - columns.start;
+        for (r, sums) in sums.chunks_mut(ld).take(item.rows).enumerate() {
+            let row = row(r);
+            for (sum, &factor) in sums[at..at + some.len()].iter_mut().zip(&*factors) {
+                *sum *= row * factor;
+            }
+        }
+    }
+}
+
+/// The codes of elements `inner` of column `o`, and those that follow in the last byte.
+pub(crate) fn codes<'a>(side: &Side<'a>, batch: usize, o: usize, inner: Range<usize>) -> &'a [u8] {
+    let matrix = &side.matrix;
+    let first = batch as u64 * matrix.stride + o as u64 * u64::from(matrix.ld);
+    let byte = |element: usize| matrix.dtype().bytes(first + element as u64) as usize;
+    &side.codes[byte(inner.start)..byte(inner.end)]
+}
+
+/// How far ahead memory is asked for when `bytes` of each column are read, `ld` bytes apart: what comes next, be it more
+/// of the column or the next columns.
+pub(crate) fn ahead(bytes: usize, ld: usize, is_whole: bool) -> usize {
+    if is_whole { AHEAD } else { AHEAD.div_ceil(bytes.max(1)) * ld }
+}

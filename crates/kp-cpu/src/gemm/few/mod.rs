@@ -1,0 +1,6 @@
+//! Loops of products of few rows.
+
+pub(crate) mod byte_dots;
+pub(crate) mod columns;
+pub(crate) mod dots;
+pub(crate) mod lists;

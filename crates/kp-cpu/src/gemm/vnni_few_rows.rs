@@ -1,0 +1,387 @@
+//! D = A·B for at most eight rows of 8- or 4-bit codes whose B, of such codes too, has contiguous columns: exact sums in
+//! i32, at the speed of memory.
+//!
+//! ```text
+//!                  n ─▶ columns, each thread a run of them
+//!   A, as i8    ┌──────┐      ┌─┬─┬─┬─┐
+//!   and in L1   └──────┘    k │ │ │ │ │  four products an instruction and lane
+//!                             └─┴─┴─┴─┘
+//! ```
+//! See [`super::few::byte_dots`] for the loop. Limits: A of i8, i4, u4 or e2m1 without zero points (e2m1 doubled is a
+//! whole number); B of these or u8; AVX-512 with VNNI; scales that change along k do so at multiples of 16; what is
+//! scaled is finished in f32, unlike in `packed`, so not `batch-invariant`.
+
+use super::{
+    few::{
+        byte_dots::{self, Column, Eight, Four, Lift, Rows, scaled, whole},
+        columns::{self, Dots, Few, HEIGHTS, MOST, NEAR, Task},
+        dots::{SHARE, STEP},
+        lists,
+    },
+    product::{Item, Product, finishes_in_f64},
+    side::Scaling,
+};
+use crate::{
+    kernel::{self, Disjoint},
+    memory::Number,
+    numbers::{self, Real},
+    threads,
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Acc, Format, Gemm, GemmProblem, GemmSpec, Matrix, Order, Repro, Scheme, Sparsity},
+    source_hash,
+};
+use std::{marker::PhantomData, sync::Arc};
+
+/// The kernel for decoding with codes on both sides.
+pub(crate) struct VnniFewRows;
+
+const FEATURES: [&str; 5] = ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"];
+
+/// Up to this many products of bytes, sums fit 32 bits.
+const MOST_K: u32 = 1 << 16;
+
+impl Kernel<Gemm> for VnniFewRows {
+    fn name(&self) -> &'static str {
+        "vnni_few_rows"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("vnni_few_rows.rs"))
+                ^ source_hash(include_bytes!("few/byte_dots.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        if p.m as usize > MOST {
+            return Err(Unsupported::TooLarge { dim: "m", max: MOST as u64, got: p.m.into() });
+        }
+        if p.b.order != Order::Col {
+            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+        }
+        supports(caps, p)?;
+        Ok(Variants::ONE)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+        let (_, memory) = Nanos::floors(caps, p);
+        let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
+        // For a line of 64 bytes: an instruction or two for each row, some more where scales change.
+        let lines = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 512.0;
+        let instructions = if varies(&p.a, p.k) || varies(&p.b, p.k) { 8.0 + 5.0 * rows } else { 2.0 + 2.0 * rows };
+        let compute = lines * instructions / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+        Nanos::from_secs(memory.as_secs().max(compute) / 0.9 + 2e-6 * f64::from(p.batch.max(1)))
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        macro_rules! plan {
+            ($end:ty) => {{
+                let code = Few::new(p, Codes::<$end>::new(p));
+                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+            }};
+        }
+        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+    }
+}
+
+/// Whether `caps` and the types, scales and sums of `p` suit products of bytes.
+pub(crate) fn supports(caps: &Caps, p: &GemmProblem) -> std::result::Result<(), Unsupported> {
+    if let Some(need) = FEATURES.into_iter().find(|feature| !caps.has(feature)) {
+        return Err(Unsupported::Feature { need });
+    }
+    if p.repro() == Repro::BatchInvariant {
+        return Err(Unsupported::Repro { asked: p.repro() });
+    }
+    if p.acc == Acc::F16 {
+        return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
+    }
+    if p.sparsity != Sparsity::Dense {
+        return Err(Unsupported::Option { option: "sparse", got: p.sparsity.to_string() });
+    }
+    for (operand, dtype, is_a) in [("a", p.a.dtype(), true), ("b", p.b.dtype(), false)] {
+        if lift(dtype).is_none() || is_a && dtype == DType::U8 {
+            return Err(Unsupported::DType { operand, got: dtype });
+        }
+    }
+    let vary = varies(&p.a, p.k) || varies(&p.b, p.k);
+    for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
+        let listed = lists::can_list(matrix, p.k) || !varies(matrix, p.k) && p.k.is_multiple_of(SHARE as u32);
+        if vary && !listed || operand == "a" && matrix.format.has_zero() {
+            return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
+        }
+    }
+    let is_scaled = p.a.format.scheme != Scheme::None || p.b.format.scheme != Scheme::None;
+    if is_scaled && p.k > MOST_K {
+        return Err(Unsupported::TooLarge { dim: "k", max: MOST_K.into(), got: p.k.into() });
+    }
+    Ok(())
+}
+
+/// Whether what follows the sums is computed in f64: where f32 would lose what an operand or an exact sum holds.
+pub(crate) fn ends_wide(spec: &GemmSpec) -> bool {
+    let is_plain = spec.a.format.scheme == Scheme::None && spec.b.format.scheme == Scheme::None;
+    spec.acc == Acc::I32 && is_plain || finishes_in_f64(&GemmSpec { acc: Acc::F32, ..*spec })
+}
+
+/// Whether scales or zero points of `matrix` are applied within sums of `inner` products.
+pub(crate) fn varies(matrix: &Matrix, inner: u32) -> bool {
+    matrix.format.has_zero() || matrix.format.scheme != Scheme::None && matrix.format.block().1 < inner
+}
+
+/// How codes of a type become unsigned bytes, by which offset, and what a step of these is worth.
+pub(crate) fn lift(dtype: DType) -> Option<(Lift, i32, f32)> {
+    let whole = |flip| Lift { flip, table: [0; 16] };
+    let four = |value: fn(usize) -> u8| Lift { flip: 0, table: std::array::from_fn(value) };
+    Some(match dtype {
+        DType::I8 => (whole(0x80), 128, 1.0),
+        DType::U8 => (whole(0), 0, 1.0),
+        DType::U4 => (four(|c| c as u8), 0, 1.0),
+        DType::I4 => (four(|c| c as u8 ^ 8), 8, 1.0),
+        // Twice the value, which is 0 to 12 and its negatives.
+        DType::E2m1 => {
+            const TWICE: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
+            (four(|c| if c < 8 { 12 + TWICE[c] } else { 12 - TWICE[c - 8] }), 12, 0.5)
+        }
+        _ => return None,
+    })
+}
+
+/// What a whole step of an operand of A is worth.
+pub(crate) fn unit(format: Format) -> f32 {
+    lift(format.dtype).expect("a supported type").2
+}
+
+/// The loops for one height.
+type Whole = unsafe fn(&Lift, Rows<'_>, Column<'_>, &mut [i32]);
+type Scaled = unsafe fn(&Lift, Rows<'_>, Column<'_>, &mut [f32]);
+
+/// One for each of [`HEIGHTS`].
+enum Loops {
+    Whole([Whole; 4]),
+    Scaled([Scaled; 4]),
+}
+
+/// Sums of codes.
+struct Codes<E> {
+    spec: GemmSpec,
+    lift: Lift,
+    offset: i32,
+    loops: Loops,
+    a_varies: bool,
+    b_varies: bool,
+    kind_of_end: PhantomData<E>,
+}
+
+impl<E> Codes<E> {
+    fn new(spec: &GemmSpec) -> Self {
+        let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
+        let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
+        macro_rules! scaled {
+            ($width:ty, $vary:literal, $shifted:literal) => {
+                Loops::Scaled([
+                    scaled::<$width, 1, $vary, $shifted> as Scaled,
+                    scaled::<$width, 2, $vary, $shifted> as Scaled,
+                    scaled::<$width, 4, $vary, $shifted> as Scaled,
+                    scaled::<$width, 8, $vary, $shifted> as Scaled,
+                ])
+            };
+        }
+        macro_rules! loops {
+            ($width:ty) => {
+                match (a_varies || b_varies, a_varies, spec.b.format.has_zero()) {
+                    (false, ..) => Loops::Whole([
+                        whole::<$width, 1, 2> as Whole,
+                        whole::<$width, 2, 2> as Whole,
+                        whole::<$width, 4, 2> as Whole,
+                        whole::<$width, 8, 2> as Whole,
+                    ]),
+                    (true, false, false) => scaled!($width, false, false),
+                    (true, false, true) => scaled!($width, false, true),
+                    (true, true, false) => scaled!($width, true, false),
+                    (true, true, true) => scaled!($width, true, true),
+                }
+            };
+        }
+        let loops = if spec.b.dtype().bits() == 4 { loops!(Four) } else { loops!(Eight) };
+        Self { spec: *spec, lift, offset, loops, a_varies, b_varies, kind_of_end: PhantomData }
+    }
+
+    fn steps(&self) -> usize {
+        (self.spec.k as usize).div_ceil(STEP)
+    }
+
+    /// Lanes of all lines of a step.
+    fn lanes(&self) -> usize {
+        4 * self.spec.b.dtype().bits() as usize
+    }
+
+    /// Numbers of A made ready for `rows` rows: codes, lanes, scales, and each row's sum.
+    fn a_lens(&self, rows: usize) -> [usize; 4] {
+        let all = self.steps() * rows;
+        match self.loops {
+            Loops::Whole(_) => [all * STEP, 0, 0, self.steps() * rows],
+            Loops::Scaled(_) => [all * STEP, all * self.lanes(), if self.a_varies { all * self.lanes() } else { 0 }, 0],
+        }
+    }
+}
+
+impl<E: Real + Number> Dots for Codes<E> {
+    type End = E;
+
+    fn a_bytes(&self) -> usize {
+        let [codes, lanes, scales, sums] = self.a_lens(HEIGHTS[columns::height((self.spec.m as usize).max(1))]);
+        codes + 4 * (lanes + scales) + (4 * sums).next_multiple_of(64)
+    }
+
+    fn work_bytes(&self) -> usize {
+        2 * (self.steps() * STEP / SHARE * size_of::<f32>()).next_multiple_of(64)
+            + MOST * columns::WIDE * size_of::<u32>()
+    }
+
+    fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
+        let rows = HEIGHTS[columns::height(item.rows.max(1))];
+        let k = self.spec.k as usize;
+        let lens = self.a_lens(rows);
+        let (codes, rest) = columns::take::<i8>(a, lens[0]);
+        let (lanes, rest) = columns::take::<u32>(rest, lens[1]);
+        let (scales, rest) = columns::take::<f32>(rest, lens[2]);
+        let (sums, _) = columns::take::<u32>(rest, lens[3]);
+        let (codes, lanes) = (Disjoint::of(codes), Disjoint::of(lanes));
+        let (scales, sums) = (Disjoint::of(scales), Disjoint::of(sums));
+        let (bits, count) = (self.spec.b.dtype().bits() as usize, self.lanes());
+        let whole_steps = 1.0 / unit(self.spec.a.format);
+        threads::for_each(self.steps() * rows, |i| {
+            let (step, row) = (i / rows, i % rows);
+            let inner = step * STEP..((step + 1) * STEP).min(k);
+            let mut line = [0.0_f32; STEP];
+            if row < item.rows {
+                let line = &mut line[..inner.len()];
+                product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, line);
+            }
+            let line = line.map(|x| (x * whole_steps) as i32);
+            // SAFETY: each step of each row once.
+            let codes = unsafe { codes.part(i * STEP..(i + 1) * STEP) };
+            for (byte, code) in codes.iter_mut().enumerate() {
+                *code = line[byte_dots::place(bits, byte)] as i8;
+            }
+            if let Loops::Whole(_) = self.loops {
+                // SAFETY: as above.
+                let sum = unsafe { sums.part(i..i + 1) };
+                sum[0] = line.iter().sum::<i32>() as u32;
+                return;
+            }
+            // SAFETY: as above.
+            let lanes = unsafe { lanes.part(i * count..(i + 1) * count) };
+            for (lane, codes) in lanes.iter_mut().zip(line.chunks_exact(STEP / count)) {
+                let sum = codes.iter().sum::<i32>();
+                let is_shifted = self.spec.b.format.has_zero();
+                *lane = if is_shifted { (sum as f32).to_bits() } else { (-self.offset * sum) as u32 };
+            }
+            if self.a_varies {
+                let mut list = [0.0; STEP / SHARE];
+                if row < item.rows {
+                    // SAFETY: `supports` asked for the features.
+                    unsafe { lists::scales(&product.a, item.row_batch, item.row + row, inner.start, &mut list) };
+                }
+                // SAFETY: as above.
+                let scales = unsafe { scales.part(i * count..(i + 1) * count) };
+                for (lane, scale) in scales.iter_mut().enumerate() {
+                    *scale = list[lane * list.len() / count];
+                }
+            }
+        });
+    }
+
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
+        let Task { product, item, columns, a } = task;
+        let (b, k, count) = (&product.b, self.spec.k as usize, self.lanes());
+        let height = columns::height(item.rows.max(1));
+        let rows = HEIGHTS[height];
+        let lens = self.a_lens(rows);
+        let (codes, rest) = a.split_at(lens[0]);
+        let (lanes, rest) = rest.split_at(4 * lens[1]);
+        let (row_scales, rest) = rest.split_at(4 * lens[2]);
+        let row_sums = &columns::numbers::<u32>(rest)[..lens[3]];
+        let (codes, lanes, row_scales) =
+            (columns::numbers(codes), columns::numbers(lanes), columns::numbers(row_scales));
+        let list = self.steps() * STEP / SHARE;
+        let (scales, rest) = columns::take::<f32>(work, list);
+        let (zeros, rest) = columns::take::<f32>(rest, list);
+        let (totals, _) = columns::take::<u32>(rest, MOST * columns.len());
+        scales.fill(1.0);
+        totals.fill(0);
+        for sums in sums.chunks_mut(ld).take(item.rows) {
+            sums[..columns.len()].fill(E::ZERO);
+        }
+        let most = (NEAR * self.steps() / (codes.len() + 4 * (lanes.len() + row_scales.len())).max(1)).max(1);
+        for first in (0..self.steps()).step_by(most) {
+            let steps = first..(first + most).min(self.steps());
+            let inner = steps.start * STEP..(steps.end * STEP).min(k);
+            let part = |each: usize| steps.start * rows * each..steps.end * rows * each;
+            let a = Rows {
+                codes: &codes[part(STEP)],
+                lanes: if lanes.is_empty() { &[] } else { &lanes[part(count)] },
+                scales: if row_scales.is_empty() { &[] } else { &row_scales[part(count)] },
+            };
+            let shares = steps.len() * STEP / SHARE;
+            let ld_bytes = self.spec.b.dtype().bytes(self.spec.b.ld.into()) as usize;
+            let step_bytes = STEP * self.spec.b.dtype().bits() as usize / 8;
+            let ahead = columns::ahead(steps.len() * step_bytes, ld_bytes, inner.len() == k);
+            for (j, o) in columns.clone().enumerate() {
+                // SAFETY: `supports` asked for the features.
+                unsafe {
+                    if self.b_varies {
+                        lists::scales(b, item.b, o, inner.start, &mut scales[..shares]);
+                    }
+                    if b.matrix.format.has_zero() {
+                        lists::zeros(b, item.b, o, inner.start, &mut zeros[..shares]);
+                        zeros[..shares].iter_mut().for_each(|zero| *zero += self.offset as f32);
+                    }
+                }
+                let codes = columns::codes(b, item.b, o, inner.clone());
+                let column = Column { codes, scales: &scales[..shares], zeros: &zeros[..shares], ahead };
+                match &self.loops {
+                    Loops::Whole(loops) => {
+                        let mut some = [0; MOST];
+                        // SAFETY: as above.
+                        unsafe { loops[height](&self.lift, a, column, &mut some[..rows]) };
+                        for (total, some) in totals.chunks_mut(columns.len()).zip(some) {
+                            total[j] = total[j].wrapping_add(some as u32);
+                        }
+                    }
+                    Loops::Scaled(loops) => {
+                        let mut some = [0.0; MOST];
+                        // SAFETY: as above.
+                        unsafe { loops[height](&self.lift, a, column, &mut some[..rows]) };
+                        for (sums, some) in sums.chunks_mut(ld).zip(&some[..item.rows]) {
+                            sums[j] += E::from_f32(*some);
+                        }
+                    }
+                }
+            }
+        }
+        if let Loops::Whole(_) = self.loops {
+            for (r, (sums, totals)) in sums.chunks_mut(ld).take(item.rows).zip(totals.chunks(columns.len())).enumerate()
+            {
+                let of_row = row_sums.iter().skip(r).step_by(rows).fold(0_i32, |a, &b| a.wrapping_add(b as i32));
+                let taken = self.offset.wrapping_mul(of_row);
+                for (sum, &total) in sums.iter_mut().zip(totals) {
+                    *sum = E::from_f64(f64::from((total as i32).wrapping_sub(taken)));
+                }
+            }
+        }
+        let unit = E::from_f32(unit(self.spec.a.format) * unit(self.spec.b.format));
+        let mut factors = [E::ONE; MOST];
+        if !self.a_varies {
+            product.a.scales_of(item.row_batch, item.row..item.row + item.rows, 0, &mut factors[..item.rows]);
+        } else if !product.a.global.is_empty() {
+            factors.fill(numbers::get(DType::F32, product.a.global, 0));
+        }
+        columns::scale(b, item, columns, self.b_varies, |r| factors[r] * unit, sums, ld);
+    }
+}
