@@ -3,9 +3,9 @@
 #include "common/cuda/ptx.cuh"
 
 // Types of stored elements.
-enum class Type { NONE, F32, F16, BF16, E4M3, E5M2 };
+enum class Type { NONE, F32, F16, BF16, E4M3, E5M2, I32 };
 
-KP_FN constexpr u32 bytes_of(Type t) { return t == Type::F32 ? 4 : t == Type::F16 || t == Type::BF16 ? 2 : 1; }
+KP_FN constexpr u32 bytes_of(Type t) { return t == Type::F32 || t == Type::I32 ? 4 : t == Type::F16 || t == Type::BF16 ? 2 : 1; }
 
 // Two numbers rounded to nearest even; the first lies in the low half. Floats of 8 bits saturate, f16 and bf16 become infinite.
 template <Type T> KP_FN u32 pack(float x, float y) {
@@ -46,20 +46,27 @@ template <Type T> KP_FN float2 load_pair(u64 array, i64 i) {
 
 enum class Act { IDENTITY, RELU, GELU, GELU_TANH, SILU, SIGMOID, TANH };
 
+// 1 / (1 + 2^z), to a few units in the last place; 0 for large z.
+KP_FN float logistic(float z) {
+    float e, y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1 + e));
+    return y;
+}
+
 template <Act A> KP_FN float activated(float x) {
-    // What tends to 0 on the left would be infinity times 0 there.
-    if constexpr (A == Act::GELU || A == Act::GELU_TANH || A == Act::SILU) x = x < -3e38f ? -3e38f : x;
-    if constexpr (A == Act::RELU) return x < 0 ? 0 : x; // NaN stays NaN
+    constexpr float LOG2_E = 1.4426950408889634f, TANH = 1.5957691216057308f; // 2 √(2/π)
+    // What tends to 0 on the left would be infinity times 0 there. NaN stays.
+    if constexpr (A == Act::GELU || A == Act::GELU_TANH || A == Act::SILU) asm("max.NaN.f32 %0, %0, 0fff61b1e6;" : "+f"(x)); // -3e38
+    if constexpr (A == Act::RELU) return x < 0 ? 0 : x; // NaN stays
     else if constexpr (A == Act::GELU) {
         float half = 0.5f * x;
         return fmaf(half, erff(0.70710678118654752f * x), half);
     }
     // x / 2 (1 + tanh y) is x / (1 + e^-2y), which does not cancel.
-    else if constexpr (A == Act::GELU_TANH) {
-        float y = 1.5957691216057308f * (x + 0.044715f * x * x * x);
-        return __fdividef(x, 1 + expf(-y));
-    } else if constexpr (A == Act::SILU) return __fdividef(x, 1 + expf(-x));
-    else if constexpr (A == Act::SIGMOID) return __fdividef(1, 1 + expf(-x));
+    else if constexpr (A == Act::GELU_TANH) return x * logistic(x * fmaf(x * x, -0.044715f * TANH * LOG2_E, -TANH * LOG2_E));
+    else if constexpr (A == Act::SILU) return x * logistic(-LOG2_E * x);
+    else if constexpr (A == Act::SIGMOID) return logistic(-LOG2_E * x);
     else if constexpr (A == Act::TANH) return tanhf(x);
     else return x;
 }

@@ -1,4 +1,4 @@
-// D = act(alpha · A·B + beta · C + bias) + residual on sm_90a: 16-bit and 8-bit floats, sums in f32.
+// D = act(alpha · A·B + beta · C + bias) + residual on sm_90a: 16-bit and 8-bit floats and TF32, sums in f32; 8-bit integers, in i32.
 //
 //     block     1 warpgroup that copies (a thread each for A and B) + KP_WARPGROUPS that multiply; 128 threads each
 //     tile      KP_BM x KP_BN of D per block, or per warpgroup if KP_PINGPONG; 128 bytes of k per stage
@@ -29,10 +29,10 @@
 #include "common/cuda/wgmma.cuh"
 #include "gemm/cuda/sm90_epilogue.cuh"
 
-#ifndef KP_TYPES // BF16, F16, E4M3, E5M2, E4M3_E5M2, E5M2_E4M3: of A and B
+#ifndef KP_TYPES // BF16, F16, TF32, E4M3, E5M2, E4M3_E5M2, E5M2_E4M3, S8: of A and B
 #define KP_TYPES BF16
 #endif
-#ifndef KP_D // BF16, F16, F32, E4M3, E5M2
+#ifndef KP_D // BF16, F16, F32, E4M3, E5M2; I32 of S8, and then nothing but alpha
 #define KP_D BF16
 #endif
 #ifndef KP_A_MN // A's columns are contiguous; 16-bit types only
@@ -102,6 +102,7 @@
 struct Config {
     static constexpr WgmmaType TYPES = WgmmaType::KP_TYPES;
     static constexpr bool WIDE = TYPES == WgmmaType::BF16 || TYPES == WgmmaType::F16;
+    static constexpr bool WHOLE = TYPES == WgmmaType::S8;
     static constexpr Type D = Type::KP_D, C = Type::KP_C, BIAS = Type::KP_BIAS, RESIDUAL = Type::KP_RESIDUAL;
     static constexpr Act ACT = Act::KP_ACT;
     static constexpr Gate GATE = Gate::KP_GATE;
@@ -110,7 +111,7 @@ struct Config {
     static constexpr int A_MN = KP_A_MN, B_MN = KP_B_MN;
 
     // Elements of k in a stage, and k steps of a wgmma in it: always 4 of 32 bytes.
-    static constexpr int BK = WIDE ? 64 : 128;
+    static constexpr int BK = TYPES == WgmmaType::TF32 ? 32 : WIDE ? 64 : 128;
     // Warpgroups that share a tile; they part its rows as long as each gets 64, then its columns.
     static constexpr int TEAM = KP_PINGPONG ? 1 : WARPGROUPS;
     static constexpr int TEAM_M = KP_BM / 64 < TEAM ? KP_BM / 64 : TEAM, TEAM_N = TEAM / TEAM_M;
@@ -139,7 +140,7 @@ struct Config {
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
     // Registers per thread of the copying warpgroup and of the multiplying ones; their sum is what the launch gave all.
     static constexpr int LAUNCHED = 65536 / KP_RESIDENT / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS);
-    static constexpr int COPYING = KP_RESIDENT > 1 ? 32 : WARPGROUPS == 2 && (MI + (PROMOTE > 0)) * WN < 384 ? 56 : 40;
+    static constexpr int COPYING = KP_RESIDENT > 1 ? 40 : WARPGROUPS == 1 ? 128 : 40;
     static constexpr int MULTIPLYING = (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 < 248 ? (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 : 248;
 
     static_assert(TEAM_M * TEAM_N == TEAM && WM % 64 == 0 && WM * TEAM_M == KP_BM, "warpgroups part the tile");
@@ -147,7 +148,10 @@ struct Config {
     static_assert(CLUSTER_K == 1 || (CLUSTER_M * CLUSTER_N == 1 && !KP_PINGPONG && GATE != Gate::HALVES && WN % (8 * CLUSTER_K) == 0),
                   "blocks part k alone, and then the columns");
     static_assert(!PROMOTE || !KP_PINGPONG, "one kind of turns at a time");
-    static_assert(WIDE || (!A_MN && !B_MN), "8-bit operands are k-major");
+    static_assert(WIDE || (!A_MN && !B_MN), "only 16-bit operands need not be k-major");
+    static_assert(D != Type::I32 || (WHOLE && C == Type::NONE && BIAS == Type::NONE && RESIDUAL == Type::NONE && ACT == Act::IDENTITY &&
+                                     GATE == Gate::NONE && SCALE == Scale::NONE),
+                  "integers are stored as they are");
     static_assert(A_BOXES % CLUSTER_N == 0 && B_BOXES % CLUSTER_M == 0, "each block of a cluster loads equally many boxes");
     static_assert(SHARED <= 232448, "shared memory of a block");
 };
@@ -193,6 +197,24 @@ struct Place {
     KP_FN u32 tile_n(const Item &item) const { return item.n * Config::CLUSTER_N + n; }
 };
 
+// What this block computes, one item after the other.
+struct Items {
+    Schedule schedule;
+    Item item;
+    bool more;
+
+    KP_FN Items(const Tiles &tiles, const Place &place)
+        : schedule(tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER), more(false) {
+        step(place);
+    }
+    // Has the first item found here, divisions and all, rather than where it is used.
+    KP_FN void keep() { asm volatile("" : "+r"(item.m), "+r"(item.n), "+r"(item.batch), "+r"(item.begin), "+r"(item.end)::"memory"); }
+    KP_FN void step(const Place &place) {
+        more = schedule.next(item);
+        if (more) place.part(item);
+    }
+};
+
 // The ring of stages as one role sees it.
 struct Ring {
     u32 base;
@@ -225,17 +247,15 @@ KP_FN u32 box_column(const Params &p, u32 n, int i) {
 
 // A copying thread: one for A, who also tells each stage how many bytes will come, and one for B, since one alone issues too slowly for
 // small tiles.
-template <bool IS_A> KP_FN void load(const Params &p, const TensorMap *map, Ring ring, const Place &place) {
+template <bool IS_A> KP_FN void load(const Params &p, const TensorMap *map, Ring ring, const Place &place, Items items) {
     constexpr bool MN = IS_A ? Config::A_MN : Config::B_MN;
     constexpr int SHARING = IS_A ? Config::CLUSTER_N : Config::CLUSTER_M; // blocks, each of which loads some of the boxes
     constexpr int ALL = IS_A ? Config::A_BOXES : Config::B_BOXES, BOXES = ALL / SHARING;
     constexpr u32 BYTES = (IS_A ? Config::A_BYTES : Config::B_BYTES) / ALL, ROWS = (IS_A ? KP_BM : KP_BN) / ALL;
     u16 blocks = IS_A ? place.sharing_a() : place.sharing_b();
     u32 mine = IS_A ? place.n : place.m;
-    Schedule schedule(p.tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER);
-    Item item;
-    while (schedule.next(item)) {
-        place.part(item);
+    for (; items.more; items.step(place)) {
+        const Item &item = items.item;
         u32 n = place.tile_n(item), rows[BOXES];
 #pragma unroll
         for (int i = 0; i < BOXES; i++) {
@@ -265,9 +285,19 @@ template <bool IS_A> KP_FN void load(const Params &p, const TensorMap *map, Ring
 constexpr u32 TURN = 8;
 
 // The sums of one warpgroup: MI x 64 rows, WN columns.
+template <bool WHOLE> struct SumOf { using T = float; };
+template <> struct SumOf<true> { using T = i32; };
+using Sum = SumOf<Config::WHOLE>::T;
 struct Sums {
-    float d[Config::MI][Config::WN / 2];
+    Sum d[Config::MI][Config::WN / 2];
 };
+// Four of them as they pass through memory.
+KP_FN float4 packed(const float *d) { return {d[0], d[1], d[2], d[3]}; }
+KP_FN float4 packed(const i32 *d) { return {__int_as_float(d[0]), __int_as_float(d[1]), __int_as_float(d[2]), __int_as_float(d[3])}; }
+KP_FN void add(float *d, float4 x) { d[0] += x.x, d[1] += x.y, d[2] += x.z, d[3] += x.w; }
+KP_FN void add(i32 *d, float4 x) {
+    d[0] += __float_as_int(x.x), d[1] += __float_as_int(x.y), d[2] += __float_as_int(x.z), d[3] += __float_as_int(x.w);
+}
 
 // A warp tells all blocks that load for this one that it is done with a stage. `block` is the one this lane tells, if any.
 KP_FN void release(u32 empty, u32 block) {
@@ -286,7 +316,7 @@ struct Operands {
         b = Config::B_MN ? wgmma::mn_major<Config::BK>(b_at) : wgmma::k_major(b_at);
     }
     // Multiplies 64 rows, the i-th, by step `step` of the 4 of a stage.
-    KP_FN void multiply(float (&d)[Config::WN / 2], int i, int step, u32 accumulate) const {
+    KP_FN void multiply(Sum (&d)[Config::WN / 2], int i, int step, u32 accumulate) const {
         // 64 rows take as many bytes as 64 columns of an m-major A.
         Wgmma<Config::WN>::mma<Config::TYPES, Config::A_MN, Config::B_MN>(
             d, wgmma::further(a, (Config::A_MN ? 128 : 2) * step + i * (64 * 128 >> 4)), wgmma::further(b, (Config::B_MN ? 128 : 2) * step),
@@ -324,7 +354,7 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
 // other's products are under way; they take turns, lest both add at once.
 KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block, u32 group) {
     sums = {};
-    float part[Config::WN / 2];
+    Sum part[Config::WN / 2];
     for (u32 k = item.begin; k < item.end; k++, ring.step()) {
         ptx::mbarrier_wait(ring.full(), ring.parity);
         Operands operands(ring, team_m, team_n);
@@ -357,9 +387,7 @@ KP_FN void leave(const Params &p, const Sums &sums, const Schedule &s, u32 rank,
 #pragma unroll
     for (int i = 0; i < Config::MI; i++)
 #pragma unroll
-        for (int j = 0; j < Config::WN / 8; j++)
-            __stcg(to + (i * (Config::WN / 8) + j) * 128,
-                   float4{sums.d[i][4 * j], sums.d[i][4 * j + 1], sums.d[i][4 * j + 2], sums.d[i][4 * j + 3]});
+        for (int j = 0; j < Config::WN / 8; j++) __stcg(to + (i * (Config::WN / 8) + j) * 128, packed(&sums.d[i][4 * j]));
     // The barrier and the release make all 128 threads' sums visible before the flag.
     ptx::sync_threads(barrier, 128);
     if (thread == 0) ptx::store_release(flag(p, s.cluster, rank, team), 1);
@@ -379,16 +407,13 @@ KP_FN void gather(const Params &p, Sums &sums, const Schedule &s, const Item &it
 #pragma unroll
         for (int i = 0; i < Config::MI; i++)
 #pragma unroll
-            for (int j = 0; j < Config::WN / 8; j++) {
-                float4 x = __ldcg(from + (i * (Config::WN / 8) + j) * 128);
-                sums.d[i][4 * j] += x.x, sums.d[i][4 * j + 1] += x.y, sums.d[i][4 * j + 2] += x.z, sums.d[i][4 * j + 3] += x.w;
-            }
+            for (int j = 0; j < Config::WN / 8; j++) add(&sums.d[i][4 * j], __ldcg(from + (i * (Config::WN / 8) + j) * 128));
         if (s.bound(c + 1) >= tile_end) return;
     }
 }
 
 // Blocks that part k: each gets from the others their sums of its columns, in `mine`, and adds them in the order of k.
-KP_FN void exchange(const Sums &sums, float (&mine)[Config::MI][Config::COLUMNS / 2], const Ring &ring, const Place &place, u32 group, u32 thread) {
+KP_FN void exchange(const Sums &sums, Sum (&mine)[Config::MI][Config::COLUMNS / 2], const Ring &ring, const Place &place, u32 group, u32 thread) {
     constexpr int N = Config::COLUMNS / 2, PARTS = Config::CLUSTER_K;
     u32 at = ring.base + Config::EXCHANGED + group * Config::EXCHANGE + thread * 16;
     constexpr u32 NEXT = Config::WARPGROUPS * Config::EXCHANGE;
@@ -401,8 +426,8 @@ KP_FN void exchange(const Sums &sums, float (&mine)[Config::MI][Config::COLUMNS 
         for (int i = 0; i < Config::MI; i++)
 #pragma unroll
             for (int j = 0; j < N; j += 4) {
-                const float *d = &sums.d[i][part * N + j];
-                ptx::store_cluster(to + (i * N + j) * 512, bar, d[0], d[1], d[2], d[3]);
+                float4 x = packed(&sums.d[i][part * N + j]);
+                ptx::store_cluster(to + (i * N + j) * 512, bar, x.x, x.y, x.z, x.w);
             }
     }
     ptx::mbarrier_wait(ring.exchanged(), 0);
@@ -410,31 +435,30 @@ KP_FN void exchange(const Sums &sums, float (&mine)[Config::MI][Config::COLUMNS 
     for (int i = 0; i < Config::MI; i++)
 #pragma unroll
         for (int j = 0; j < N; j += 4) {
-            float4 own;
+            Sum own[4];
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
-                if (part == place.rank) own = {sums.d[i][part * N + j], sums.d[i][part * N + j + 1], sums.d[i][part * N + j + 2], sums.d[i][part * N + j + 3]};
-            float4 sum;
+                if (part == place.rank)
 #pragma unroll
-            for (int part = 0; part < PARTS; part++) {
-                float4 x = part == place.rank ? own : ptx::load_shared(at + (part - (part > place.rank)) * NEXT + (i * N + j) * 512);
-                sum = part == 0 ? x : float4{sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
-            }
-            mine[i][j] = sum.x, mine[i][j + 1] = sum.y, mine[i][j + 2] = sum.z, mine[i][j + 3] = sum.w;
+                    for (int e = 0; e < 4; e++) own[e] = sums.d[i][part * N + j + e];
+#pragma unroll
+            for (int e = 0; e < 4; e++) mine[i][j + e] = 0;
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                add(&mine[i][j], part == place.rank ? packed(own) : ptx::load_shared(at + (part - (part > place.rank)) * NEXT + (i * N + j) * 512));
         }
 }
 
 // A multiplying warpgroup.
 KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &place, u32 group) {
-    Schedule schedule(p.tiles, blockIdx.x / Config::CLUSTER, gridDim.x / Config::CLUSTER);
+    Items items(p.tiles, place);
     u32 team = KP_PINGPONG ? 0 : group, team_m = team % Config::TEAM_M, team_n = team / Config::TEAM_M;
     u32 thread = threadIdx.x % 128, barrier = 1 + group, block = place.serving(ptx::lane());
     typename Config::Out out{p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread, 0};
     // Ping-pong: a warpgroup multiplies when the other one has, and so meets every stage in its turn; barriers know only two phases.
     if ((KP_PINGPONG || (Config::PROMOTE && Config::WARPGROUPS == 2)) && group == 1) ptx::arrive_threads(TURN, 256);
-    Item item;
-    for (u32 turn = 0; schedule.next(item); turn++) {
-        place.part(item);
+    for (u32 turn = 0; items.more; items.step(place), turn++) {
+        const Item &item = items.item;
         if (KP_PINGPONG) {
             if (turn % 2 != group) {
                 ring.skip(item.end - item.begin);
@@ -450,21 +474,31 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
         u32 n = tile_column(place.tile_n(item)) + team_n * Config::WN + place.rank % Config::CLUSTER_K * Config::COLUMNS;
         u32 corner = Config::GATE == Gate::PAIRS ? n / 2 : n;
         if constexpr (Config::CLUSTER_K > 1) {
-            float mine[Config::MI][Config::COLUMNS / 2];
+            Sum mine[Config::MI][Config::COLUMNS / 2];
             exchange(sums, mine, ring, place, group, thread);
 #pragma unroll
             for (int i = 0; i < Config::MI; i++) out.rows(mine[i], m + 64 * i, corner, item.batch);
             break;
         }
         if (item.begin != 0) {
-            leave(p, sums, schedule, place.rank, team, thread, barrier);
+            leave(p, sums, items.schedule, place.rank, team, thread, barrier);
             continue;
         }
-        if (item.end != p.tiles.k) gather(p, sums, schedule, item, place.rank, team, thread, barrier);
+        if (item.end != p.tiles.k) gather(p, sums, items.schedule, item, place.rank, team, thread, barrier);
 #pragma unroll
         for (int i = 0; i < Config::MI; i++) out.rows(sums.d[i], m + 64 * i, corner, item.batch);
     }
     if (thread == 0) ptx::store_wait_read<0>();
+}
+
+// Until all barriers of the cluster are ready, and what this kernel reads.
+KP_FN void start() {
+    __syncwarp();
+    // The next kernel waits for this one before it touches memory, however early it starts.
+    ptx::allow_next_kernel();
+    if (Config::CLUSTER > 1) ptx::cluster_sync_relaxed();
+    else __syncthreads();
+    ptx::wait_for_previous_kernel();
 }
 
 extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), KP_RESIDENT)
@@ -474,8 +508,8 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), KP_RESID
     Ring ring{(ptx::smem_address(shared) + 1023) & ~1023u};
     u32 warp = ptx::warp();
     Place place;
-    if (warp == 0 && ptx::elect()) {
-        ptx::prefetch_map(&a), ptx::prefetch_map(&b), ptx::prefetch_map(&d);
+    // A warp that has nothing else to do.
+    if (warp == 3 && ptx::elect()) {
         for (Ring r = ring; r.parity == 0; r.step()) {
             ptx::mbarrier_init(r.full(), 1);
             ptx::mbarrier_init(r.empty(), Config::SERVED * Config::TEAM * 4);
@@ -484,18 +518,16 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), KP_RESID
         ptx::mbarrier_init_fence();
         if (Config::CLUSTER_K > 1) ptx::mbarrier_expect(ring.exchanged(), (Config::CLUSTER_K - 1) * Config::WARPGROUPS * Config::EXCHANGE);
     }
-    __syncwarp();
-    // The next kernel waits for this one before it touches memory, however early it starts.
-    ptx::allow_next_kernel();
-    if (Config::CLUSTER > 1) ptx::cluster_sync_relaxed();
-    else __syncthreads();
-    ptx::wait_for_previous_kernel();
-
     if (warp < 4) {
+        if (warp == 2 && ptx::elect()) ptx::prefetch_map(&a), ptx::prefetch_map(&b), ptx::prefetch_map(&d);
+        Items items(p.tiles, place);
+        items.keep();
+        start();
         ptx::give_registers<Config::COPYING>();
-        if (warp == 0 && ptx::elect()) load<true>(p, &a, ring, place);
-        if (warp == 1 && ptx::elect()) load<false>(p, &b, ring, place);
+        if (warp == 0 && ptx::elect()) load<true>(p, &a, ring, place, items);
+        if (warp == 1 && ptx::elect()) load<false>(p, &b, ring, place, items);
     } else {
+        start();
         ptx::take_registers<Config::MULTIPLYING>();
         consume(p, &d, ring, place, warp / 4 - 1);
     }

@@ -44,63 +44,97 @@ template <class T, int ROWS, int COLUMNS> struct Store {
         return row * WIDTH + (column ^ row * WIDTH / 128 % (WIDTH / 16) * 16);
     }
 
-    // The sum of the product at two neighbours of a row becomes X; `column` is even.
-    KP_FN float2 finished(float2 x, float row_scale, i64 row, u32 column, u32 batch) const {
-        bool inside = row < e.m && column < e.n, pair = column + 1 < e.n;
-        float2 s = {row_scale, row_scale};
-        if constexpr (T::SCALE == Scale::ROW) {
-            if (column < e.n) s.x *= ((const float *)e.b_scale)[column];
-            if (pair) s.y *= ((const float *)e.b_scale)[column + 1];
-        }
-        x.x *= s.x, x.y *= s.y;
+    // What belongs to columns of the product, for `CHUNK` groups of 8 columns of D: this thread's two of each group; if gated, of g and of u.
+    static constexpr int GROUPS = SLAB_COLUMNS / 8, CHUNK = GROUPS < 2 ? GROUPS : 2, CHUNKS = SLABS * GROUPS / CHUNK, PARTS = GATED ? 2 : 1;
+    struct Columns {
+        float2 bias[CHUNK][PARTS], scale[CHUNK][PARTS];
+    };
+
+    // The first of the thread's two columns of the product in a group of D's: of part 0 or 1 if gated, which are g and u if in halves, and the
+    // first and second 8 columns if in pairs.
+    KP_FN u32 product_column(u32 corner, int group, int part) const {
+        u32 mine = 2 * (thread % 4);
+        if constexpr (T::GATE == Gate::HALVES) return corner + 8 * group + mine + part * (e.n / 2);
+        else if constexpr (T::GATE == Gate::PAIRS) return 2 * corner + 16 * group + 8 * part + mine;
+        else return corner + 8 * group + mine;
+    }
+
+    // Rows of D are whole pieces of 16 bytes, so that two neighbouring columns are both there or neither is.
+    KP_FN Columns columns(u32 corner, int chunk) const {
+        Columns c;
+#pragma unroll
+        for (int i = 0; i < CHUNK; i++)
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                u32 at = product_column(corner, chunk * CHUNK + i, part);
+                c.bias[i][part] = {0, 0}, c.scale[i][part] = {1, 1};
+                if (at < e.n) {
+                    if constexpr (T::BIAS != Type::NONE) c.bias[i][part] = {load<T::BIAS>(e.bias, at), load<T::BIAS>(e.bias, at + 1)};
+                    if constexpr (T::SCALE == Scale::ROW) c.scale[i][part] = {load<Type::F32>(e.b_scale, at), load<Type::F32>(e.b_scale, at + 1)};
+                }
+            }
+        return c;
+    }
+
+    // A sum as f32. Of an integer that f32 does not hold, one that rounds to D's shorter type as it would have itself: cut off, its last
+    // bit set (round to odd).
+    KP_FN static float number(float sum) { return sum; }
+    KP_FN static float number(i32 sum) {
+        if constexpr (T::D == Type::F32) return __int2float_rn(sum);
+        float cut = __int2float_rz(sum);
+        return __float2int_rz(cut) == sum ? cut : __uint_as_float(__float_as_uint(cut) | 1);
+    }
+
+    // X at two neighbours of a row, of which `x` are the product's sums.
+    KP_FN float2 finished(float2 x, float row_scale, i64 row, u32 column, u32 batch, float2 bias, float2 scale) const {
+        float2 s = {row_scale, row_scale}, more = bias;
+        if constexpr (T::SCALE == Scale::ROW) s.x *= scale.x, s.y *= scale.y;
         if constexpr (T::C != Type::NONE) {
-            if (inside && e.beta != 0) {
-                float2 c = both<T::C>(e.c, batch * e.c_stride + row * e.c_ld + column, pair);
-                x.x += e.beta * c.x, x.y += e.beta * c.y;
+            if (row < e.m && column < e.n && e.beta != 0) {
+                float2 c = pair<T::C>(e.c, batch * e.c_stride + row * e.c_ld + column);
+                more.x = fmaf(e.beta, c.x, more.x), more.y = fmaf(e.beta, c.y, more.y);
             }
         }
-        if constexpr (T::BIAS != Type::NONE) {
-            if (column < e.n) x.x += load<T::BIAS>(e.bias, column);
-            if (pair) x.y += load<T::BIAS>(e.bias, column + 1);
-        }
-        return x;
+        if constexpr (T::C == Type::NONE && T::BIAS == Type::NONE) return {x.x * s.x, x.y * s.y};
+        else return {fmaf(x.x, s.x, more.x), fmaf(x.y, s.y, more.y)};
     }
 
-    // Elements i and i + 1, the latter if `pair`; in one access if that is aligned.
-    template <Type U> KP_FN static float2 both(u64 array, i64 i, bool pair) {
-        if (pair && (array + i * bytes_of(U)) % (2 * bytes_of(U)) == 0) return load_pair<U>(array, i);
-        return {load<U>(array, i), pair ? load<U>(array, i + 1) : 0};
+    // Elements i and i + 1, in one access if that is aligned.
+    template <Type U> KP_FN static float2 pair(u64 array, i64 i) {
+        if ((array + i * bytes_of(U)) % (2 * bytes_of(U)) == 0) return load_pair<U>(array, i);
+        return {load<U>(array, i), load<U>(array, i + 1)};
     }
 
-    // Two neighbours of a row of D before rounding; `i` is the first of the thread's two registers of them, `column` is D's.
-    template <int N> KP_FN float2 result(const float (&d)[N], int group, int half, i64 row, u32 corner, u32 column, u32 batch,
-                                         float row_scale) const {
-        float2 y;
-        if constexpr (T::GATE == Gate::NONE) {
-            y = finished({d[4 * group + 2 * half], d[4 * group + 2 * half + 1]}, row_scale, row, column, batch);
-            y = {activated<T::ACT>(y.x), activated<T::ACT>(y.y)};
-        } else if constexpr (T::GATE == Gate::HALVES) {
-            int u = 4 * (group + COLUMNS / 16);
-            float2 g = finished({d[4 * group + 2 * half], d[4 * group + 2 * half + 1]}, row_scale, row, column, batch);
-            float2 v = finished({d[u + 2 * half], d[u + 2 * half + 1]}, row_scale, row, e.n / 2 + column, batch);
-            y = {activated<T::ACT>(g.x) * v.x, activated<T::ACT>(g.y) * v.y};
-        } else {
-            // Columns 2j and 2j + 1 of the product are this thread's, but of D it holds 4 (j / 4) + lane % 4: trade with the quad.
-            u32 quad = thread % 4, mine = 2 * corner + 16 * group + 2 * quad;
-            float2 p[2];
+    // Two neighbours of a row of D that is of integers, as bits; exact if alpha is 1.
+    template <int N> KP_FN static float2 integers(const i32 (&d)[N], int group, int half, float alpha) {
+        i32 x = d[4 * group + 2 * half], y = d[4 * group + 2 * half + 1];
+        if (alpha != 1) x = __float2int_rn(alpha * x), y = __float2int_rn(alpha * y);
+        return {__int_as_float(x), __int_as_float(y)};
+    }
+
+    // Two neighbours of a row of D before rounding: of group `group` of the thread's registers, row `half`. `column` is D's.
+    template <class S, int N> KP_FN float2 result(const S (&d)[N], int group, int half, i64 row, u32 corner, u32 column, u32 batch, float row_scale,
+                                         const Columns &c) const {
+        float2 x[PARTS], y;
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                p[i] = finished({d[4 * (2 * group + i) + 2 * half], d[4 * (2 * group + i) + 2 * half + 1]}, row_scale, row, mine + 8 * i,
-                                batch);
-            float low = activated<T::ACT>(p[0].x) * p[0].y, high = activated<T::ACT>(p[1].x) * p[1].y;
+        for (int part = 0; part < PARTS; part++) {
+            int at = 4 * (T::GATE == Gate::PAIRS ? 2 * group + part : group + part * (COLUMNS / 16)) + 2 * half;
+            x[part] = finished({number(d[at]), number(d[at + 1])}, row_scale, row, product_column(corner, group, part), batch, c.bias[group % CHUNK][part],
+                               c.scale[group % CHUNK][part]);
+        }
+        if constexpr (T::GATE == Gate::NONE) y = {activated<T::ACT>(x[0].x), activated<T::ACT>(x[0].y)};
+        else if constexpr (T::GATE == Gate::HALVES) y = {activated<T::ACT>(x[0].x) * x[1].x, activated<T::ACT>(x[0].y) * x[1].y};
+        else {
+            // Columns 2j and 2j + 1 of the product are this thread's, but of D it holds 4 (j / 4) + lane % 4: trade with the quad.
+            u32 quad = thread % 4;
+            float low = activated<T::ACT>(x[0].x) * x[0].y, high = activated<T::ACT>(x[1].x) * x[1].y;
             float x0 = __shfl_sync(~0u, low, 2 * quad % 4, 4), x1 = __shfl_sync(~0u, low, 2 * quad % 4 + 1, 4);
             float y0 = __shfl_sync(~0u, high, 2 * quad % 4, 4), y1 = __shfl_sync(~0u, high, 2 * quad % 4 + 1, 4);
             y = quad < 2 ? float2{x0, x1} : float2{y0, y1};
         }
         if constexpr (T::RESIDUAL != Type::NONE) {
-            u32 columns = GATED ? e.n / 2 : e.n;
-            if (row < e.m && column < columns) {
-                float2 r = both<T::RESIDUAL>(e.residual, batch * e.d_stride + row * e.d_ld + column, column + 1 < columns);
+            if (row < e.m && column < e.n / PARTS) {
+                float2 r = pair<T::RESIDUAL>(e.residual, batch * e.d_stride + row * e.d_ld + column);
                 y.x += r.x, y.y += r.y;
             }
         }
@@ -108,7 +142,7 @@ template <class T, int ROWS, int COLUMNS> struct Store {
     }
 
     // Stores 64 rows from `row` on, the columns of D from `corner` on.
-    template <int N> KP_FN void rows(float (&d)[N], u32 row, u32 corner, u32 batch) {
+    template <class S, int N> KP_FN void rows(S (&d)[N], u32 row, u32 corner, u32 batch) {
         u32 warp = thread / 32, lane = thread % 32;
         float scale[2] = {e.alpha, e.alpha}, divided = 1;
         if constexpr (T::SCALE == Scale::TENSOR) scale[0] = scale[1] = e.alpha * *(const float *)e.a_scale * *(const float *)e.b_scale;
@@ -119,19 +153,29 @@ template <class T, int ROWS, int COLUMNS> struct Store {
                 u32 r = row + 16 * warp + lane / 4 + 8 * h;
                 if (r < e.m) scale[h] *= ((const float *)e.a_scale)[r];
             }
+        Columns next = columns(corner, 0);
 #pragma unroll
         for (int slab = 0; slab < SLABS; slab++) {
             u32 base = staging + buffer * SLAB;
-            constexpr int GROUPS = SLAB_COLUMNS / 8;
+            Columns now;
 #pragma unroll
             for (int i = 0; i < GROUPS; i += 2) {
+                // Loaded a chunk ahead, so that nobody waits for it.
+                if (i % CHUNK == 0) {
+                    int chunk = (slab * GROUPS + i) / CHUNK;
+                    now = next;
+                    if (chunk + 1 < CHUNKS) next = columns(corner, chunk + 1);
+                }
                 float2 y[2][2];
 #pragma unroll
                 for (int g = 0; g < 2; g++)
 #pragma unroll
-                    for (int h = 0; h < 2; h++)
-                        y[g][h] = result(d, slab * GROUPS + i + g, h, (i64)row + 16 * warp + lane / 4 + 8 * h, corner,
-                                         corner + slab * SLAB_COLUMNS + (i + g) * 8 + 2 * (lane % 4), batch, scale[h]);
+                    for (int h = 0; h < 2; h++) {
+                        int group = slab * GROUPS + i + g;
+                        if constexpr (T::D == Type::I32) y[g][h] = integers(d, group, h, e.alpha);
+                        else y[g][h] = result(d, group, h, (i64)row + 16 * warp + lane / 4 + 8 * h, corner, corner + group * 8 + 2 * (lane % 4),
+                                              batch, scale[h], now);
+                    }
                 if constexpr (SIZE == 2) {
                     u32 r = 16 * warp + lane % 16, column = i * 16 + lane / 16 * 16;
                     ptx::store_matrices(base + place(r, column), pack<T::D>(y[0][0].x, y[0][0].y), pack<T::D>(y[0][1].x, y[0][1].y),

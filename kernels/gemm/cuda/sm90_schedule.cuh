@@ -36,8 +36,9 @@ struct Schedule {
     u32 at, end;   // blocks along k of all streamed tiles
     u32 whole;     // the next whole tile
 
-    KP_FN Schedule(const Tiles &t, u32 cluster, u32 clusters) : tiles(t), cluster(cluster), clusters(clusters) {
-        part = t.streamed * t.k / clusters, rest = t.streamed * t.k % clusters;
+    // Divisions take as long as a copy, so none is made for what most launches lack.
+    KP_FN Schedule(const Tiles &t, u32 cluster, u32 clusters) : tiles(t), cluster(cluster), clusters(clusters), part(0), rest(0) {
+        if (t.streamed > 0) part = t.streamed * t.k / clusters, rest = t.streamed * t.k % clusters;
         at = bound(cluster), end = bound(cluster + 1);
         whole = t.streamed + cluster;
     }
@@ -59,12 +60,13 @@ struct Schedule {
             whole += clusters;
         }
         u32 rows = tiles.n_first ? tiles.n : tiles.m, columns = tiles.n_first ? tiles.m : tiles.n;
-        item.batch = tile / (rows * columns);
-        tile -= item.batch * rows * columns;
-        u32 band = tile / (tiles.group * columns), first = band * tiles.group;
-        tile -= first * columns;
-        u32 height = min(tiles.group, rows - first);
-        u32 column = tile / height, row = first + tile - column * height;
+        item.batch = 0;
+        if (tiles.batch > 1) item.batch = tile / (rows * columns), tile -= item.batch * rows * columns;
+        u32 first = 0;
+        if (rows > tiles.group) first = tile / (tiles.group * columns) * tiles.group, tile -= first * columns;
+        u32 height = min(tiles.group, rows - first), column = tile;
+        if (height > 1) column = tile / height;
+        u32 row = first + tile - column * height;
         item.m = tiles.n_first ? column : row;
         item.n = tiles.n_first ? row : column;
         return true;

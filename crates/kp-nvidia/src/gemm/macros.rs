@@ -66,7 +66,7 @@ mod tests {
         let math = include_str!("../../../../kernels/common/cuda/math.cuh");
         let acts: Vec<&str> = Act::ALL.iter().map(|&a| act(a)).collect();
         assert!(math.contains(&format!("enum class Act {{ {} }};", acts.join(", "))));
-        assert!(math.contains("enum class Type { NONE, F32, F16, BF16, E4M3, E5M2 };"));
+        assert!(math.contains("enum class Type { NONE, F32, F16, BF16, E4M3, E5M2, I32 };"));
         let epilogue = include_str!("../../../../kernels/gemm/cuda/sm90_epilogue.cuh");
         let gates = [Gate::None, Gate::Halves, Gate::Pairs].map(gate);
         assert!(epilogue.contains(&format!("enum class Gate {{ {} }};", gates.join(", "))));

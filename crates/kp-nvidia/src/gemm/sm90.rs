@@ -1,7 +1,8 @@
-//! D = act(alpha · A·B + beta · C + bias) + residual of 16-bit and 8-bit floats on `wgmma`.
+//! D = act(alpha · A·B + beta · C + bias) + residual of 16-bit and 8-bit floats, TF32 and 8-bit integers on `wgmma`.
 //!
 //! See `kernels/gemm/cuda/sm90.cu` and `kernels/gemm/README.md`. Limits: rows and matrices of A, B and D a multiple of
-//! 16 bytes apart, D's rows contiguous and of a multiple of 16 bytes, 8-bit operands contiguous along k, one scheme of scales for A and B, f32 sums.
+//! 16 bytes apart, D's rows contiguous and of a multiple of 16 bytes, operands of 8 or 32 bits contiguous along k, one scheme of scales for
+//! A and B, f32 sums of floats and i32 sums of integers; D of i32 with nothing but alpha.
 
 mod launch;
 mod variants;
@@ -96,7 +97,7 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
     if p.repro() == Repro::BatchInvariant && spec.a.order != Order::Row {
         return Err(Unsupported::Layout { operand: "a", got: spec.a.order.to_string() });
     }
-    let plain = spec.epilogue == Epilogue::default() && spec.c == Addend::None && spec.d.format.scheme == Scheme::None;
+    let plain = is_plain(spec);
     let columns = u64::from(spec.n);
     let otherwise = Unsupported::Option { option: "gate", got: format!("{} with n={columns}", spec.epilogue.gate) };
     Variants::filter(VARIANTS.len() as u8, otherwise, |v| {
@@ -122,14 +123,19 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
     })
 }
 
+/// Whether there is nothing but a plain store.
+pub(super) fn is_plain(spec: &GemmSpec) -> bool {
+    spec.epilogue == Epilogue::default() && spec.c == Addend::None && spec.d.format.scheme == Scheme::None
+}
+
 /// Whether types, layouts, schemes and options are those of the source.
 pub(super) fn operands(spec: &GemmSpec) -> Check {
-    use DType::{Bf16, E4m3, E5m2, F16};
+    use DType::{Bf16, E4m3, E5m2, F16, I8, Tf32};
     let types = (spec.a.dtype(), spec.b.dtype());
     let wide = match types {
         (Bf16, Bf16) | (F16, F16) => true,
-        (E4m3 | E5m2, E4m3 | E5m2) => false,
-        (Bf16 | F16 | E4m3 | E5m2, got) => return Err(Unsupported::DType { operand: "b", got }),
+        (E4m3 | E5m2, E4m3 | E5m2) | (Tf32, Tf32) | (I8, I8) => false,
+        (Bf16 | F16 | E4m3 | E5m2 | Tf32 | I8, got) => return Err(Unsupported::DType { operand: "b", got }),
         (got, _) => return Err(Unsupported::DType { operand: "a", got }),
     };
     let (a, b) = (spec.a.format.scheme, spec.b.format.scheme);
@@ -154,14 +160,16 @@ pub(super) fn operands(spec: &GemmSpec) -> Check {
     if spec.d.order != Order::Row {
         return layout("d", spec.d.order);
     }
-    let fits = macros::float(spec.d.dtype()).is_some();
-    if !fits {
+    let whole = types.0 == I8;
+    let as_they_are = whole && spec.d.dtype() == DType::I32 && is_plain(spec) && spec.a.format.scheme == Scheme::None;
+    if macros::float(spec.d.dtype()).is_none() && !as_they_are {
         return Err(Unsupported::DType { operand: "d", got: spec.d.dtype() });
     }
     if !matches!(spec.d.format.scheme, Scheme::None | Scheme::Tensor) {
         return Err(Unsupported::Scheme { operand: "d", got: spec.d.format.to_string() });
     }
-    if !matches!(spec.acc, Acc::F32 | Acc::F32Fast) {
+    let sums = if whole { spec.acc == Acc::I32 } else { matches!(spec.acc, Acc::F32 | Acc::F32Fast) };
+    if !sums {
         return Err(Unsupported::Option { option: "acc", got: spec.acc.to_string() });
     }
     if spec.sparsity != Sparsity::Dense {
@@ -185,9 +193,19 @@ pub(super) fn promotes(spec: &GemmSpec) -> bool {
     spec.a.dtype().bits() == 8 && spec.acc == Acc::F32
 }
 
+/// A type as `KP_TYPES` and `KP_D` say it.
+const fn spelled(t: DType) -> Option<&'static str> {
+    match t {
+        DType::Tf32 => Some("TF32"),
+        DType::I8 => Some("S8"),
+        DType::I32 => Some("I32"),
+        _ => macros::float(t),
+    }
+}
+
 /// The build of one variant for problems like `spec`.
 fn build(spec: &GemmSpec, choice: &Choice) -> Build {
-    let name = |t| macros::float(t).expect("`supports` has looked at the type").to_owned();
+    let name = |t| spelled(t).expect("`supports` has looked at the type").to_owned();
     let (a, b) = (name(spec.a.dtype()), name(spec.b.dtype()));
     let types = if a == b { a } else { format!("{a}_{b}") };
     let c = match spec.c {
@@ -237,6 +255,9 @@ pub(super) fn builds() -> Vec<Listed> {
         "1x4096x4096x4096 e4m3@row:e4m3@row:bf16 b=col",
         "1x4096x4096x4096 e4m3@tensor:e4m3@tensor:bf16 b=col acc=f32fast",
         "1x4096x4096x4096 e4m3@row:e4m3@row:bf16 b=col acc=f32fast",
+        "1x4096x4096x4096 tf32:tf32:f32 b=col",
+        "1x4096x4096x4096 i8:i8:i32 b=col",
+        "1x4096x4096x4096 i8@row:i8@row:bf16 b=col",
     ];
     super::listed("gemm/sm90", &Sm90, &super::h200(), &problems, |p, variant| build(p.spec(), choice(variant)))
 }

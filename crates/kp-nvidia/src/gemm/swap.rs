@@ -1,5 +1,6 @@
 //! What the kernels on `sm90_swap.cuh` have in common: few rows of A along the free side of the matrix unit.
 
+pub(super) use super::sm90::is_plain;
 use super::{
     macros,
     maps::Map,
@@ -8,7 +9,7 @@ use super::{
 use crate::{compile::Build, compile::Source, tensor_map::Swizzle};
 use kp_hal::{
     Caps, Nanos, Unsupported,
-    op::{Addend, Epilogue, Gate, GemmProblem, GemmSpec, Order, Repro, Scheme, Spec},
+    op::{Addend, Gate, GemmProblem, GemmSpec, Order, Repro, Spec},
 };
 
 /// Rows up to which such a kernel is worth its name.
@@ -116,6 +117,11 @@ pub(super) fn check(caps: &Caps, p: &GemmProblem) -> super::Check {
         return Err(Unsupported::Repro { asked: p.repro() });
     }
     operands(spec)?;
+    for (operand, got) in [("a", spec.a.dtype()), ("d", spec.d.dtype())] {
+        if macros::float(got).is_none() {
+            return Err(Unsupported::DType { operand, got });
+        }
+    }
     if spec.a.order != Order::Row {
         return Err(Unsupported::Layout { operand: "a", got: spec.a.order.to_string() });
     }
@@ -128,11 +134,6 @@ pub(super) fn check(caps: &Caps, p: &GemmProblem) -> super::Check {
     }
     super::maps::check(&spec.a, ["ld of a", "batch stride of a"], spec.batch, p.align())?;
     super::maps::check(&spec.b, ["ld of b", "batch stride of b"], spec.batch, p.align())
-}
-
-/// Whether there is nothing but a plain store.
-pub(super) fn is_plain(spec: &GemmSpec) -> bool {
-    spec.epilogue == Epilogue::default() && spec.c == Addend::None && spec.d.format.scheme == Scheme::None
 }
 
 /// The build of `tile` for problems like `spec`.

@@ -58,6 +58,11 @@ const fn twice(m: u32, n: u32, stages: u32) -> Tile {
     Tile { warpgroups: 1, resident: 2, ..shared(m, n, stages, 2, (1, 1)) }
 }
 
+/// Tiles of 64 rows of one warpgroup, with a unit to themselves.
+const fn alone(n: u32, stages: u32, buffers: u32, cluster: (u32, u32)) -> Tile {
+    Tile { warpgroups: 1, ..shared(64, n, stages, buffers, cluster) }
+}
+
 const fn parted(tile: Tile, cluster_k: u32) -> Tile {
     Tile { cluster_k, ..tile }
 }
@@ -71,7 +76,7 @@ const fn any(tile: Tile, stream: Stream) -> Choice {
 }
 
 /// Append only, because wisdom names variants by their place.
-pub(super) const VARIANTS: [Choice; 31] = [
+pub(super) const VARIANTS: [Choice; 42] = [
     any(in_turn(128, 128, 6, 2, (2, 1)), Stream::No),
     some(in_turn(128, 192, 4, 2, (1, 1)), Stream::No),
     some(in_turn(128, 192, 4, 2, (2, 1)), Stream::No),
@@ -85,7 +90,7 @@ pub(super) const VARIANTS: [Choice; 31] = [
     some(shared(256, 192, 3, 3, (1, 1)), Stream::Rest),
     some(shared(128, 192, 4, 3, (1, 1)), Stream::No),
     some(shared(128, 160, 5, 4, (1, 1)), Stream::No),
-    some(shared(128, 224, 4, 2, (1, 1)), Stream::No),
+    any(shared(128, 224, 4, 2, (1, 1)), Stream::No),
     any(shared(128, 128, 6, 2, (1, 1)), Stream::No),
     some(shared(128, 128, 6, 2, (2, 1)), Stream::No),
     some(shared(128, 128, 6, 2, (1, 2)), Stream::No),
@@ -103,6 +108,17 @@ pub(super) const VARIANTS: [Choice; 31] = [
     any(twice(64, 64, 5), Stream::No),
     some(twice(64, 32, 8), Stream::No),
     some(parted(twice(64, 64, 5), 2), Stream::No),
+    some(alone(64, 12, 2, (2, 1)), Stream::No),
+    any(alone(96, 10, 3, (2, 1)), Stream::No),
+    some(alone(112, 9, 7, (2, 1)), Stream::No),
+    any(alone(128, 8, 2, (2, 1)), Stream::No),
+    some(alone(160, 6, 3, (2, 1)), Stream::No),
+    some(alone(192, 6, 3, (2, 1)), Stream::No),
+    some(parted(alone(64, 11, 2, (1, 1)), 2), Stream::No),
+    some(alone(64, 12, 2, (2, 1)), Stream::Split(2)),
+    some(in_turn(128, 176, 5, 4, (1, 1)), Stream::No),
+    some(alone(32, 16, 2, (1, 1)), Stream::No),
+    any(alone(64, 12, 2, (1, 1)), Stream::No),
 ];
 
 /// The row of a variant.
