@@ -24,8 +24,8 @@ struct Tile {
 template <int NUMBER_BYTES, int INDEX> struct TileOf;
 #if PLAIN
 // A unit's shared memory returns 32 numbers a cycle and its arithmetic takes 128 products, so that 8 × 8 sums a thread would
-// make both equally busy; 8 × 16 leave shared memory a quarter of its time.
-template <> struct TileOf<4, 0> { typedef Tile<128, 256, 8, 16, 16, 4, 4> T; };
+// make both equally busy; 16 × 8 leave shared memory a quarter of its time.
+template <> struct TileOf<4, 0> { typedef Tile<256, 128, 8, 16, 16, 4, 2> T; };
 #else
 // Two blocks at a time, one of which loads while the other multiplies.
 template <> struct TileOf<4, 0> { typedef Tile<128, 128, 8, 16, 16, 2, 2, 2> T; };
@@ -112,6 +112,73 @@ struct Loader {
         return matrix + (s.form == Form::Outer ? (u64)i * s.ld + c.o : (u64)c.o * s.ld + i);
     }
 
+#if PLAIN
+    /// Where each chunk of the next step begins, its place in a tile, and how many of its outer rows exist, at most four.
+    const float *source[COUNT];
+    int target[COUNT];
+    u32 present[COUNT];
+    /// Elements from one step to the next, and the end of the steps of which every chunk is whole and aligned.
+    u64 step;
+    u32 whole;
+    R waiting[COUNT][4];
+
+    /// Must be called before the first step is loaded.
+    __device__ __forceinline__ void start() {
+        bool outer = s.form == Form::Outer, is_whole = s.vector;
+        step = outer ? (u64)s.ld * T::BK : T::BK;
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) {
+            Chunk c = chunk(n);
+            source[n] = static_cast<const float *>(s.codes) + place(c, c.k);
+            target[n] = c.k * WIDTH + swapped<WIDTH>(c.outer, c.k);
+            present[n] = min(c.some, 4u);
+            is_whole &= present[n] == 4 || (!outer && present[n] != 0);
+        }
+        whole = is_whole ? s.inner / T::BK * T::BK : 0;
+    }
+
+    /// Starts loading the step at `k0`, which follows the last one.
+    __device__ __forceinline__ void load(u32 k0) {
+        if (k0 < whole) {
+#pragma unroll
+            for (int n = 0; n < COUNT; ++n) {
+                float4 x = *reinterpret_cast<const float4 *>(source[n]);
+                waiting[n][0] = x.x, waiting[n][1] = x.y, waiting[n][2] = x.z, waiting[n][3] = x.w;
+                source[n] += step;
+            }
+            return;
+        }
+        bool outer = s.form == Form::Outer;
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) {
+            u32 i = k0 + chunk(n).k, left = i < s.inner ? s.inner - i : 0;
+            u32 length = left == 0 || present[n] == 0 ? 0 : outer ? present[n] : min(left, 4u);
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) waiting[n][e] = e < length ? source[n][e] : 0.0f;
+            source[n] += step;
+        }
+    }
+
+    /// Moves what was loaded to `tile`.
+    __device__ __forceinline__ void store(u32, R (*tile)[WIDTH]) const {
+        R *to = &tile[0][0];
+        if (s.form == Form::Outer) {
+#pragma unroll
+            for (int n = 0; n < COUNT; ++n)
+                *reinterpret_cast<float4 *>(to + target[n]) =
+                    make_float4(waiting[n][0], waiting[n][1], waiting[n][2], waiting[n][3]);
+        } else {
+#pragma unroll
+            for (int n = 0; n < COUNT; ++n)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) to[target[n] + e * WIDTH] = waiting[n][e];
+        }
+    }
+#else
+    /// Nothing: a step is loaded and unpacked at once, and other warps multiply meanwhile.
+    __device__ __forceinline__ void start() {}
+    __device__ __forceinline__ void load(u32) {}
+
     __device__ __forceinline__ void put(const Chunk &c, const R (&x)[4], R (*tile)[WIDTH]) const {
         if (s.form == Form::Outer) {
             Run<R, 4> &run = *reinterpret_cast<Run<R, 4> *>(&tile[c.k][swapped<WIDTH>(c.outer, c.k)]);
@@ -122,51 +189,6 @@ struct Loader {
             for (int e = 0; e < 4; ++e) tile[c.k + e][swapped<WIDTH>(c.outer, c.k)] = x[e];
         }
     }
-
-#if PLAIN
-    /// Where each chunk of the next step begins, and how many of its outer rows exist, at most four.
-    const float *source[COUNT];
-    u32 present[COUNT];
-    R waiting[COUNT][4];
-
-    /// Must be called before the first step is loaded.
-    __device__ __forceinline__ void start() {
-#pragma unroll
-        for (int n = 0; n < COUNT; ++n) {
-            Chunk c = chunk(n);
-            source[n] = static_cast<const float *>(s.codes) + place(c, c.k);
-            present[n] = min(c.some, 4u);
-        }
-    }
-
-    /// Starts loading the step at `k0`, which follows the last one.
-    __device__ __forceinline__ void load(u32 k0) {
-        bool outer = s.form == Form::Outer;
-        u64 step = outer ? (u64)s.ld * T::BK : T::BK;
-#pragma unroll
-        for (int n = 0; n < COUNT; ++n) {
-            u32 i = k0 + chunk(n).k, left = i < s.inner ? s.inner - i : 0;
-            u32 length = left == 0 || present[n] == 0 ? 0 : outer ? present[n] : min(left, 4u);
-            if (length == 4 && s.vector) {
-                float4 x = *reinterpret_cast<const float4 *>(source[n]);
-                waiting[n][0] = x.x, waiting[n][1] = x.y, waiting[n][2] = x.z, waiting[n][3] = x.w;
-            } else {
-#pragma unroll
-                for (u32 e = 0; e < 4; ++e) waiting[n][e] = e < length ? source[n][e] : 0.0f;
-            }
-            source[n] += step;
-        }
-    }
-
-    /// Moves what was loaded to `tile`.
-    __device__ __forceinline__ void store(u32, R (*tile)[WIDTH]) const {
-#pragma unroll
-        for (int n = 0; n < COUNT; ++n) put(chunk(n), waiting[n], tile);
-    }
-#else
-    /// Nothing: a step is loaded and unpacked at once, and other warps multiply meanwhile.
-    __device__ __forceinline__ void start() {}
-    __device__ __forceinline__ void load(u32) {}
 
     /// Loads the step at `k0` and unpacks it to `tile`.
     __device__ __forceinline__ void store(u32 k0, R (*tile)[WIDTH]) const {

@@ -57,7 +57,7 @@ static GEMM: Source =
 
 /// Variants: `TILE` of the source; append only, because wisdom names them by their place.
 const TILES: [Tile; 3] = [
-    Tile { plain: (128, 256, 256), narrow: (128, 128, 256), wide: (64, 128, 256), efficiency: 0.62, step: 16.0 },
+    Tile { plain: (256, 128, 256), narrow: (128, 128, 256), wide: (64, 128, 256), efficiency: 0.62, step: 16.0 },
     Tile { plain: (64, 64, 128), narrow: (64, 64, 128), wide: (64, 64, 128), efficiency: 0.45, step: 16.0 },
     Tile { plain: (16, 32, 128), narrow: (16, 32, 128), wide: (16, 32, 128), efficiency: 0.15, step: 64.0 },
 ];
