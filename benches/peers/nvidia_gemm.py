@@ -6,9 +6,10 @@ KP is the program `kp`, OUT the folder that the records go into. Families: bf16,
 if none is named. Needs PyTorch, Triton and the GPU.
 
 Short problems are timed by replays of a graph, the others one launch at a time after the L2 cache was overwritten; kp and its
-rival the same way, on numbers of the same distribution. The rival is timed before and after kp, and its time is the mean of the
-two medians. kp makes its operands on the host, so the card rests between its rows and not between the rival's: where power limits,
-that favours kp. `--seconds` ends the run early: what is left out is named.
+rival the same way, on numbers of the same distribution. Before each time either repeats the problem for `--warm` milliseconds, and
+neither rests between samples, so that both meet the card at the clocks that its power limit leaves. The rival is timed before and
+after kp, and its time is the mean of the two medians. kp's candidate that calls cuBLASLt is timed too, however it ranks: it tells
+what the two ways of timing differ by. `--seconds` ends the run early: what is left out is named.
 """
 
 import argparse, json, pathlib, subprocess, sys, time
@@ -112,20 +113,24 @@ def operations(row):
     return 2 * m * n * k
 
 
-def median_ns(run, method):
-    for _ in range(3):
-        run()
+def median_ns(run, method, warm):
+    run()
     torch.cuda.synchronize()
+    start = time.monotonic()
+    while time.monotonic() - start < warm / 1e3:
+        for _ in range(8):
+            run()
+        torch.cuda.synchronize()
     if method == "graph":
         return do_bench_cudagraph(run, rep=10, return_mode="median") * 1e6
     return do_bench(run, warmup=5, rep=30, return_mode="median") * 1e6
 
 
-def rivals(family, rows, method):
+def rivals(family, rows, method, warm):
     times = {}
     for row in rows:
         try:
-            times[row] = median_ns(family.rival(*row), method)
+            times[row] = median_ns(family.rival(*row), method, warm)
         except Exception as error:  # a library may refuse a shape; the row then has no rival
             print(f"{family.peer} {row}: {str(error).splitlines()[0][:150]}", file=sys.stderr)
         torch.cuda.empty_cache()
@@ -133,17 +138,18 @@ def rivals(family, rows, method):
 
 
 def measure(args, name, family, method, rows, folder):
-    before = rivals(family, rows, method)
+    before = rivals(family, rows, method, args.warm)
     suite = folder / f"peers-{name}-{method}.txt"
     suite.write_text("".join(family.problem(*row) + "\n" for row in rows))
     peers = folder / "peers.jsonl"
     lines = ({"problem": family.problem(*row), "peer": family.peer, "peer_ns": ns} for row, ns in before.items())
     peers.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [args.kp, "bench", str(suite), "--method", method, "--best", str(args.best), "--budget", args.budget]
+    command = [args.kp, "bench", str(suite), "--method", method, "--best", str(args.best), "--beside", "cublaslt#0"]
+    command += ["--budget", args.budget, "--warm", f"{args.warm}ms"]
     command += ["--peers", str(peers), "--record", str(folder), "--quiet", "--no-check", "--json"]
     # The record has what is printed.
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    after = rivals(family, rows, method)
+    after = rivals(family, rows, method, args.warm)
     return merge(folder, suite.stem, {family.problem(*row): (before[row] + after[row]) / 2 for row in before if row in after})
 
 
@@ -168,6 +174,7 @@ def main():
     parser.add_argument("families", nargs="*")
     parser.add_argument("--best", type=int, default=6, help="candidates of kp to time, of those that rank first")
     parser.add_argument("--budget", default="60ms", help="time for the samples of each")
+    parser.add_argument("--warm", type=int, default=200, help="milliseconds of the problem before each time")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     args = parser.parse_intermixed_args()
     end = time.monotonic() + args.seconds

@@ -40,6 +40,10 @@ pub(crate) struct Options {
     pub(crate) kernel: Option<String>,
     /// Of those, only so many that rank first.
     pub(crate) best: usize,
+    /// And kernels whose name contains this, however they rank.
+    pub(crate) beside: Option<String>,
+    /// Time of launches before the first sample of each kernel, if not the usual.
+    pub(crate) warm: Option<Duration>,
     /// What a sample is.
     pub(crate) method: Method,
 }
@@ -114,8 +118,12 @@ impl OpVisitor for Measure<'_> {
             meter.options.kernel.as_ref().is_none_or(|part| label.contains(&**part))
         };
         let mut left = Vec::new();
-        for candidate in found.accepted.into_iter().filter(wanted).take(meter.options.best) {
+        let Options { best, ref beside, .. } = meter.options;
+        for (rank, candidate) in found.accepted.into_iter().filter(wanted).enumerate() {
             let label = candidate.label().to_string();
+            if rank >= best && beside.as_ref().is_none_or(|part| !label.contains(&**part)) {
+                continue;
+            }
             let reached = meter.reached.get(candidate.kernel.name()).copied().unwrap_or(1.0);
             let expected = Duration::from_secs_f64((floor_ns / reached / 1e9).min(1e9));
             if expected > meter.options.longest {
@@ -169,8 +177,8 @@ impl OpVisitor for Measure<'_> {
                 }
                 error = comparison.map(|found| found.max_share);
             }
-            let Options { method, budget, .. } = meter.options;
-            let clock = Clock { engine: &meter.engine, method, budget };
+            let Options { method, budget, warm, .. } = meter.options;
+            let clock = Clock { engine: &meter.engine, method, budget, warm };
             let timing = clock.time(&plan, &host.operands, &mut sets, &mut *meter.queue)?;
             let reached = floor_ns / timing.median_ns;
             meter

@@ -1,7 +1,7 @@
 //! How long a launch takes.
 
 use crate::operands::Set;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kp_core::Engine;
 use kp_hal::{Buffer, Caps, DeviceKind, Plan, Queue, op::Op};
 use kp_testkit::Operands;
@@ -24,8 +24,11 @@ const SAMPLE: Duration = Duration::from_micros(20);
 const SAMPLES: usize = 20;
 /// Time that the samples together should cover, so that one disturbance does not reach most of them.
 const SPAN: Duration = Duration::from_millis(100);
-/// Launches repeat so long before the first sample: caches, page tables and clocks settle.
+/// Launches repeat so long before the first sample, unless told otherwise: caches, page tables and clocks settle.
 const WARM_UP: Duration = Duration::from_millis(20);
+/// Launches that follow each other without the host waiting are at most so many, and take about so long.
+const BURST: u32 = 16;
+const BURST_TIME: Duration = Duration::from_millis(10);
 /// The least samples of a slow kernel: a median that one disturbance cannot move.
 const FEWEST: usize = 3;
 
@@ -58,9 +61,9 @@ impl Method {
                  a synchronization on a CPU"
             }
             Self::Flush => {
-                "median of single launches, each after 256 MiB or twice the last-level cache were overwritten; at least 20 over \
-                 100 ms, fewer but at least 3 if the budget of the row ends first; device clock on a GPU, host clock around the \
-                 launch and a synchronization on a CPU"
+                "median of single launches, each after 256 MiB or twice the last-level cache were overwritten, on a GPU without \
+                 rest between them; at least 20 over 100 ms, fewer but at least 3 if the budget of the row ends first; device \
+                 clock on a GPU, host clock around the launch and a synchronization on a CPU"
             }
             Self::Graph => {
                 "median of replays of a recording of launches on the same operands, at least 2 ms and 10 launches long; at least 20 \
@@ -95,6 +98,8 @@ pub(crate) struct Clock<'e> {
     pub(crate) method: Method,
     /// Time for the samples.
     pub(crate) budget: Duration,
+    /// Time of launches before the first sample, if not the usual.
+    pub(crate) warm: Option<Duration>,
 }
 
 impl Clock<'_> {
@@ -110,15 +115,23 @@ impl Clock<'_> {
         queue: &mut dyn Queue,
     ) -> Result<Timing> {
         let kind = self.engine.caps().kind;
+        let times = Times { budget: self.budget, warm: self.warm.unwrap_or(WARM_UP.min(self.budget / 2)) };
         match self.method {
-            Method::Rotate | Method::Repeat => rotated(plan, host, sets, queue, kind, self.budget),
+            Method::Rotate | Method::Repeat => rotated(plan, host, sets, queue, kind, times),
             Method::Flush => {
                 let mut over = self.engine.alloc(FLUSHED.max(2 * last_level(self.engine.caps())))?;
-                flushed(plan, host, &mut sets[0], &mut over, queue, (kind, self.budget))
+                flushed(plan, host, &mut sets[0], &mut over, queue, (kind, times))
             }
-            Method::Graph => replayed(plan, host, &mut sets[0], queue, kind, self.budget),
+            Method::Graph => replayed(plan, host, &mut sets[0], queue, kind, times),
         }
     }
+}
+
+/// What samples may take, and launches before the first.
+#[derive(Clone, Copy)]
+struct Times {
+    budget: Duration,
+    warm: Duration,
 }
 
 fn flushed<O: Op>(
@@ -127,19 +140,44 @@ fn flushed<O: Op>(
     set: &mut Set,
     over: &mut Buffer,
     queue: &mut dyn Queue,
-    (kind, budget): (DeviceKind, Duration),
+    (kind, times): (DeviceKind, Times),
 ) -> Result<Timing> {
     let args = set.args::<O>(host)?;
-    for _ in 0..FEWEST {
-        plan.launch(queue, &args)?;
-    }
-    queue.sync()?;
-    sampled(budget, || {
-        queue.fill(over.slice_mut(), 0)?;
-        if kind == DeviceKind::Cpu {
-            queue.sync()?;
+    let start = Instant::now();
+    let (mut one, mut launches) = (Duration::MAX, 1);
+    while one == Duration::MAX || start.elapsed() < times.warm {
+        let before = Instant::now();
+        for _ in 0..launches {
+            plan.launch(queue, &args)?;
         }
-        timed(kind, queue, |queue| Ok(plan.launch(queue, &args)?))
+        queue.sync()?;
+        one = one.min(before.elapsed() / launches);
+        launches = (BURST_TIME.as_nanos() / one.as_nanos().max(1)).clamp(1, BURST.into()) as u32;
+    }
+    if kind == DeviceKind::Cpu {
+        return sampled(times.budget, || {
+            queue.fill(over.slice_mut(), 0)?;
+            queue.sync()?;
+            timed(kind, queue, |queue| Ok(plan.launch(queue, &args)?))
+        });
+    }
+    // A device that rests while the host reads its clock would be cooler, and faster, than one at work.
+    let mut taken = Vec::new();
+    sampled(times.budget, || {
+        if taken.is_empty() {
+            let mut marks = Vec::new();
+            for _ in 0..launches {
+                queue.fill(over.slice_mut(), 0)?;
+                let from = queue.mark()?;
+                plan.launch(queue, &args)?;
+                marks.push((from, queue.mark()?));
+            }
+            queue.sync()?;
+            for (from, to) in marks {
+                taken.push(queue.elapsed(from, to)?.context("the device has no clock")?.0 as f64);
+            }
+        }
+        Ok(taken.pop().expect("a burst has a launch at least"))
     })
 }
 
@@ -149,7 +187,7 @@ fn replayed<O: Op>(
     set: &mut Set,
     queue: &mut dyn Queue,
     kind: DeviceKind,
-    budget: Duration,
+    Times { budget, warm }: Times,
 ) -> Result<Timing> {
     let args = set.args::<O>(host)?;
     let one = (0..FEWEST)
@@ -158,7 +196,7 @@ fn replayed<O: Op>(
     let times = RECORDING.as_nanos().div_ceil((one as u128).max(20)).clamp(RECORDED, 10_000) as u32;
     let recording = plan.record(queue, &args, times)?;
     let start = Instant::now();
-    while start.elapsed() < WARM_UP.min(budget / 2) {
+    while start.elapsed() < warm {
         recording.replay(queue)?;
         queue.sync()?;
     }
@@ -183,7 +221,7 @@ fn rotated<O: Op>(
     sets: &mut [Set],
     queue: &mut dyn Queue,
     kind: DeviceKind,
-    budget: Duration,
+    Times { budget, warm }: Times,
 ) -> Result<Timing> {
     let args = sets.iter_mut().map(|set| set.args::<O>(host)).collect::<Result<Vec<_>>>()?;
     let mut next = args.iter().cycle();
@@ -195,7 +233,7 @@ fn rotated<O: Op>(
     };
     let start = Instant::now();
     let mut one = Duration::MAX;
-    while one == Duration::MAX || (start.elapsed() < WARM_UP.min(budget / 2)) {
+    while one == Duration::MAX || start.elapsed() < warm {
         let before = Instant::now();
         launch(queue, 1)?;
         queue.sync()?;

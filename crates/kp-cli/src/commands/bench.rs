@@ -52,12 +52,18 @@ pub(crate) struct Args {
     /// Of those, only so many that rank first
     #[arg(long, value_name = "COUNT", default_value_t = usize::MAX, hide_default_value = true)]
     best: usize,
+    /// And kernels whose name contains this, however they rank
+    #[arg(long, requires = "best", value_name = "PART")]
+    beside: Option<String>,
     /// What a sample is
     #[arg(long, value_enum, default_value_t = Method::Rotate)]
     method: Method,
     /// Time for the samples of each kernel
     #[arg(long, default_value = "1s", value_parser = output::duration, value_name = "TIME")]
     budget: Duration,
+    /// Time of launches before the first sample of each kernel; without it, 20ms or half of the budget
+    #[arg(long, value_parser = output::duration, value_name = "TIME")]
+    warm: Option<Duration>,
     /// Leave out launches that would take longer
     #[arg(long, default_value = "10s", value_parser = output::duration, value_name = "TIME")]
     longest: Duration,
@@ -116,6 +122,8 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         reference: if args.no_check { 0.0 } else { REFERENCE },
         kernel: args.kernel.clone(),
         best: args.best,
+        beside: args.beside.clone(),
+        warm: args.warm,
         method: args.method,
     };
     out.remark(&format!("{}: measuring peaks", engine.info().name));

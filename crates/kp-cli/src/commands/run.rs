@@ -58,7 +58,7 @@ impl OpVisitor for Go<'_> {
         while sets.len() < count {
             sets.push(Set::upload(engine, &host.operands, &mut *queue)?);
         }
-        let clock = Clock { engine, method: Method::Rotate, budget: Duration::from_secs(1) };
+        let clock = Clock { engine, method: Method::Rotate, budget: Duration::from_secs(1), warm: None };
         let timing = clock.time(&plan, &host.operands, &mut sets, &mut *queue)?;
         Ok(Ran {
             how: engine.how(&plan),
