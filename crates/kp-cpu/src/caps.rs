@@ -2,7 +2,7 @@
 
 use crate::threads;
 use kp_hal::{Caps, DType, DTypes, DeviceInfo, DeviceKind, MemoryInfo, Rates};
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::OnceLock};
 
 /// The processor as a device.
 pub(crate) fn info() -> DeviceInfo {
@@ -24,7 +24,7 @@ fn caps(cpu_info: &str) -> Caps {
     caps.units = threads::count() as u32;
     caps.l1_bytes = cache(1).unwrap_or(32 << 10);
     caps.l2_bytes = cache(2).unwrap_or(512 << 10);
-    caps.l3_bytes = cache(3).unwrap_or(0);
+    caps.l3_bytes = l3_bytes().unwrap_or(0);
     caps.memory_bytes = limit("/proc/meminfo", "MemTotal:").unwrap_or(0).min(cgroup_limit().unwrap_or(u64::MAX));
     caps.clock_hz = field(cpu_info, &["cpu MHz"]).and_then(|mhz| mhz.parse::<f64>().ok()).unwrap_or(2000.0) * 1e6;
     // Peaks as the instruction set allows: lanes × multiply-adds a cycle × 2. `measure` replaces them.
@@ -78,6 +78,17 @@ fn features() -> Vec<&'static str> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn features() -> Vec<&'static str> {
     Vec::new()
+}
+
+/// Bytes of the last cache that the first core sees, if it has a third.
+fn l3_bytes() -> Option<u64> {
+    static BYTES: OnceLock<Option<u64>> = OnceLock::new();
+    *BYTES.get_or_init(|| cache(3))
+}
+
+/// Whether an operation on `bytes` bytes leaves nothing of them in the caches for the next.
+pub(crate) fn exceeds_caches(bytes: u64) -> bool {
+    bytes > l3_bytes().unwrap_or(32 << 20)
 }
 
 /// Bytes of the data or unified cache of `level` that the first core sees.

@@ -104,6 +104,64 @@ unsafe impl Number for f32 {}
 // SAFETY: any eight bytes are an f64.
 unsafe impl Number for f64 {}
 
+/// Bytes as numbers, if they lie as the machine's own: aligned, and the lowest byte first.
+pub(crate) fn as_numbers<T: Number>(bytes: &[u8]) -> Option<&[T]> {
+    // SAFETY: any bytes are a `T`.
+    let (before, numbers, after) = unsafe { bytes.align_to() };
+    (cfg!(target_endian = "little") && before.is_empty() && after.is_empty()).then_some(numbers)
+}
+
+/// Bytes as numbers to write, where [`as_numbers`] would read them.
+pub(crate) fn as_numbers_mut<T: Number>(bytes: &mut [u8]) -> Option<&mut [T]> {
+    // SAFETY: any bytes are a `T`.
+    let (before, numbers, after) = unsafe { bytes.align_to_mut() };
+    (cfg!(target_endian = "little") && before.is_empty() && after.is_empty()).then_some(numbers)
+}
+
+/// Copies `src` to `dst` past the caches, for outputs that they could not hold: otherwise each line of `dst` is read
+/// before it is written. `settle` before another thread looks.
+///
+/// # Panics
+/// If the lengths differ.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn stream(src: &[u8], dst: &mut [u8]) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    assert_eq!(src.len(), dst.len(), "a copy");
+    // Whole lines only: a part of one, written so, is merged in main memory.
+    let head = dst.as_ptr().align_offset(LINE).min(dst.len());
+    let (first, lines) = dst.split_at_mut(head);
+    first.copy_from_slice(&src[..head]);
+    let (lines, last) = lines.as_chunks_mut::<LINE>();
+    let (from, rest) = src[head..].as_chunks::<LINE>();
+    for (to, from) in lines.iter_mut().zip(from) {
+        let (to, from) = (to.as_mut_ptr().cast::<__m128i>(), from.as_ptr().cast::<__m128i>());
+        for i in 0..LINE / size_of::<__m128i>() {
+            // SAFETY: every x86-64 has SSE2; a line is four vectors, and `to` is aligned to one.
+            unsafe { _mm_stream_si128(to.add(i), _mm_loadu_si128(from.add(i))) };
+        }
+    }
+    last.copy_from_slice(rest);
+}
+
+/// Copies `src` to `dst`: this architecture has no such stores in stable Rust.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn stream(src: &[u8], dst: &mut [u8]) {
+    dst.copy_from_slice(src);
+}
+
+/// Orders what this thread streamed before all it writes from here on.
+pub(crate) fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
+/// Bytes of a cache line.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
 /// The next `len` numbers of scratch, which starts at a multiple of 64 bytes, as does what is left.
 pub(crate) fn cut<'s, T: Number>(scratch: &mut &'s mut [u8], len: usize) -> &'s mut [T] {
     let bytes = (len * size_of::<T>()).next_multiple_of(64);

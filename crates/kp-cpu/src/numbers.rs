@@ -4,18 +4,21 @@
 //! written at once, so that the type is looked at once per run and the loops are ones the compiler
 //! can vectorise. Rounding is to nearest even; see `Overflow` for what exceeds a type.
 
-mod narrow;
+pub(crate) mod narrow;
 mod runs;
 pub(crate) mod small;
 
-use crate::simd;
+use crate::{
+    memory::{Number, as_numbers},
+    simd,
+};
 use half::{bf16, f16};
 use kp_hal::{DType, op::Overflow};
 use narrow::Narrow;
 
 /// What kernels compute with: f32 or f64.
 pub(crate) trait Real:
-    Copy
+    Number
     + Default
     + PartialOrd
     + Send
@@ -29,8 +32,9 @@ pub(crate) trait Real:
     + std::ops::AddAssign
     + std::ops::MulAssign
     + std::iter::Sum
-    + 'static
 {
+    /// The type whose elements are such numbers.
+    const DTYPE: DType;
     const ZERO: Self;
     const ONE: Self;
     const INFINITY: Self;
@@ -51,11 +55,16 @@ pub(crate) trait Real:
     fn abs(self) -> Self;
     fn is_nan(self) -> bool;
     fn is_finite(self) -> bool;
+    /// The numbers if they are f32.
+    fn floats(x: &[Self]) -> Option<&[f32]>;
+    /// As `floats`, with numbers to write.
+    fn floats_with<'a>(x: &'a [Self], out: &'a mut [Self]) -> Option<(&'a [f32], &'a mut [f32])>;
 }
 
 macro_rules! real {
-    ($t:ident, $erfc:ident, $sticky:expr) => {
+    ($t:ident, $dtype:ident, $erfc:ident, $sticky:expr, $floats:expr, $both:expr) => {
         impl Real for $t {
+            const DTYPE: DType = DType::$dtype;
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const INFINITY: Self = $t::INFINITY;
@@ -116,18 +125,34 @@ macro_rules! real {
             fn is_finite(self) -> bool {
                 <$t>::is_finite(self)
             }
+            #[inline(always)]
+            fn floats(x: &[Self]) -> Option<&[f32]> {
+                $floats(x)
+            }
+            #[inline(always)]
+            fn floats_with<'a>(x: &'a [Self], out: &'a mut [Self]) -> Option<(&'a [f32], &'a mut [f32])> {
+                $both(x, out)
+            }
         }
     };
 }
-real!(f32, erfcf, std::convert::identity);
-real!(f64, erfc, small::sticky);
+real!(f32, F32, erfcf, std::convert::identity, Some, |x, out| Some((x, out)));
+real!(f64, F64, erfc, small::sticky, |_| None, |_, _| None);
 
 /// Reads `out.len()` elements from element `start` of `src` on.
 ///
 /// # Panics
 /// If they leave `src`.
 pub(crate) fn read<R: Real>(dtype: DType, src: &[u8], start: usize, out: &mut [R]) {
-    simd::run_widest(out.len(), runs::Read { dtype, src, start, out });
+    simd::run_widest_in(out.len(), runs::Read { dtype, src, start, out });
+}
+
+/// `len` elements from element `start` of `src` on where they lie, if they are numbers of `R`.
+///
+/// # Panics
+/// If they leave `src`.
+pub(crate) fn lying<R: Real>(dtype: DType, src: &[u8], start: usize, len: usize) -> Option<&[R]> {
+    (dtype == R::DTYPE).then(|| as_numbers(&src[start * size_of::<R>()..(start + len) * size_of::<R>()])).flatten()
 }
 
 /// Element `i` of `src`.
@@ -140,9 +165,8 @@ pub(crate) fn get<R: Real>(dtype: DType, src: &[u8], i: usize) -> R {
         DType::F32 => R::from_f32(f32::from_le_bytes(src[4 * i..4 * i + 4].try_into().expect("four bytes"))),
         DType::F16 => R::from_f32(small::F16.decode(u32::from(src[2 * i]) | u32::from(src[2 * i + 1]) << 8)),
         DType::Bf16 => R::from_f32(f32::from_bits(u32::from(src[2 * i]) << 16 | u32::from(src[2 * i + 1]) << 24)),
-        DType::E8m0 | DType::Ue4m3 => {
-            R::from_f32(Narrow::of(dtype).expect("a narrow type").values()[usize::from(src[i])])
-        }
+        DType::E8m0 => R::from_f32(small::decode_e8m0(src[i])),
+        DType::Ue4m3 => R::from_f32(small::decode_ue4m3(src[i])),
         _ => {
             let mut out = [R::ZERO];
             read(dtype, src, i, &mut out);
@@ -168,7 +192,7 @@ pub(crate) fn write<R: Real>(dtype: DType, x: &[R], dst: &mut [u8], start: usize
     assert!(start.is_multiple_of(dtype.per_byte() as usize), "a run of 4-bit codes starts within a byte");
     let first = dtype.bytes(start as u64) as usize;
     let dst = &mut dst[first..first + dtype.bytes(x.len() as u64) as usize];
-    simd::run_widest(x.len(), runs::Write { dtype, x, dst, overflow });
+    simd::run_widest_in(x.len(), runs::Write { dtype, x, dst, overflow });
 }
 
 /// The code of one number in an 8- or 4-bit type, integers included.
@@ -181,6 +205,8 @@ pub(crate) fn encode(dtype: DType, x: f64, overflow: Overflow) -> u8 {
         DType::E4m3Fnuz => small::E4M3_FNUZ.encode(small::sticky(x), overflow) as u8,
         DType::E5m2Fnuz => small::E5M2_FNUZ.encode(small::sticky(x), overflow) as u8,
         DType::E2m1 => small::E2M1.encode(small::sticky(x), overflow) as u8,
+        DType::E8m0 => small::encode_e8m0(small::sticky(x)),
+        DType::Ue4m3 => small::encode_ue4m3(small::sticky(x)),
         _ => Narrow::of(dtype).expect("an 8- or 4-bit type").encode(x, overflow),
     }
 }

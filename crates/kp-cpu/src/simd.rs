@@ -4,10 +4,12 @@
 //! copy runs is chosen when a kernel is planned. So one source serves every processor, and every copy is tested.
 
 pub(crate) mod arith;
+mod lookup;
 pub(crate) mod vector;
 
 use kp_hal::Caps;
-use std::sync::OnceLock;
+use lookup::Lookup;
+use std::{marker::PhantomData, sync::OnceLock};
 
 /// A loop worth compiling for each instruction set.
 pub(crate) trait Work {
@@ -17,7 +19,7 @@ pub(crate) trait Work {
 }
 
 /// An instruction set.
-pub(crate) trait Isa: Send + Sync + 'static {
+pub(crate) trait Isa: Lookup + Send + Sync + 'static {
     /// Features a device must name.
     const FEATURES: &'static [&'static str];
 
@@ -133,6 +135,31 @@ fn level() -> Level {
     })
 }
 
+/// A loop that knows for which instruction set it is compiled, since some of its steps cost less there. Its result does
+/// not depend on it.
+pub(crate) trait WorkIn {
+    /// Does it; as [`Work::run`].
+    fn run_in<I: Isa>(self);
+}
+
+/// Such a loop for one instruction set.
+pub(crate) struct In<I, W>(W, PhantomData<fn() -> I>);
+
+impl<I: Isa, W: WorkIn> In<I, W> {
+    /// `work`, for `I`.
+    #[inline(always)]
+    pub(crate) fn new(work: W) -> Self {
+        Self(work, PhantomData)
+    }
+}
+
+impl<I: Isa, W: WorkIn> Work for In<I, W> {
+    #[inline(always)]
+    fn run(self) {
+        self.0.run_in::<I>();
+    }
+}
+
 /// Below this many elements, wide vectors are not worth waking their units.
 const FEW: usize = 8;
 
@@ -147,6 +174,19 @@ pub(crate) fn run_widest(elements: usize, work: impl Work) {
         Level::Avx2 => Avx2::run(work),
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => Avx512::run(work),
+    }
+}
+
+/// Runs `work` on `elements` elements as [`run_widest`] does.
+#[inline(always)]
+pub(crate) fn run_widest_in(elements: usize, work: impl WorkIn) {
+    match level() {
+        _ if elements < FEW => Baseline::run(In::<Baseline, _>::new(work)),
+        Level::Baseline => Baseline::run(In::<Baseline, _>::new(work)),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Avx2::run(In::<Avx2, _>::new(work)),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Avx512::run(In::<Avx512, _>::new(work)),
     }
 }
 

@@ -58,6 +58,28 @@ const NF4: [f32; 16] = [
     1.0,
 ];
 
+/// What NF4's steps are halfway between: of `x`, its code is how many of them lie not above it, by f32's rounding.
+pub(crate) const NF4_STEPS: [f32; 15] = {
+    let mut steps = [0.0; 15];
+    let mut low = 0;
+    while low < 15 {
+        steps[low] = nf4_step(low, 1.0);
+        low += 1;
+    }
+    steps
+};
+
+/// The least f32 that, divided by `scale`, is nearer to NF4's code `low + 1` than to `low`, or as near if that is even.
+/// `scale` is a positive f32.
+#[inline(always)]
+pub(crate) const fn nf4_step(low: usize, scale: f64) -> f32 {
+    // Two f32 of one binade or two have a sum of 26 bits, and its product with 24 is exact.
+    let step = (NF4[low] as f64 + NF4[low + 1] as f64) / 2.0 * scale;
+    let near = step as f32;
+    let back = near as f64;
+    if back < step || (back == step && low.is_multiple_of(2)) { near.next_up() } else { near }
+}
+
 impl Narrow {
     /// The table of `dtype`, or `None` if it is a machine type.
     pub(crate) fn of(dtype: DType) -> Option<&'static Self> {

@@ -2,10 +2,10 @@
 
 use super::{
     Real,
-    narrow::Narrow,
-    small::{self, Small, encode_bf16, encode_integer},
+    narrow::{NF4_STEPS, Narrow},
+    small::{self, Small, encode_bf16, encode_e8m0, encode_integer, encode_ue4m3},
 };
-use crate::simd::Work;
+use crate::simd::{Isa, WorkIn};
 use kp_hal::{DType, op::Overflow};
 
 /// Reads `out.len()` elements from element `start` of `src` on.
@@ -16,9 +16,9 @@ pub(super) struct Read<'a, R> {
     pub(super) out: &'a mut [R],
 }
 
-impl<R: Real> Work for Read<'_, R> {
+impl<R: Real> WorkIn for Read<'_, R> {
     #[inline(always)]
-    fn run(self) {
+    fn run_in<I: Isa>(self) {
         let Self { dtype, src, start, out } = self;
         macro_rules! whole {
             ($t:ty, |$x:ident| $value:expr) => {{
@@ -51,15 +51,12 @@ impl<R: Real> Work for Read<'_, R> {
             DType::U8 => whole!(u8, |x| R::from_f32(x.into())),
             DType::I32 => whole!(i32, |x| R::from_f64(x.into())),
             DType::I64 => whole!(i64, |x| R::from_f64(x as f64)),
-            DType::E2m1 => packed(src, start, out, |code| small::E2M1.decode(code.into())),
-            DType::I4 => packed(src, start, out, |code| f32::from((code << 4) as i8 >> 4)),
-            DType::U4 => packed(src, start, out, f32::from),
+            DType::E8m0 => whole!(u8, |x| R::from_f32(small::decode_e8m0(x))),
+            DType::Ue4m3 => whole!(u8, |x| R::from_f32(small::decode_ue4m3(x))),
+            // The 4-bit types.
             _ => {
                 let values = Narrow::of(dtype).expect("all other types are narrow").values();
-                match dtype.bits() {
-                    4 => packed(src, start, out, |code| values[usize::from(code)]),
-                    _ => whole!(u8, |x| R::from_f32(values[usize::from(x)])),
-                }
+                packed::<I, R>(src, start, out, values.first_chunk().expect("there are 256"));
             }
         }
     }
@@ -67,19 +64,23 @@ impl<R: Real> Work for Read<'_, R> {
 
 /// Reads codes that share bytes.
 #[inline(always)]
-fn packed<R: Real>(src: &[u8], start: usize, out: &mut [R], decode: impl Fn(u8) -> f32) {
+fn packed<I: Isa, R: Real>(src: &[u8], start: usize, out: &mut [R], table: &[f32; 16]) {
+    let value = |code: u8| R::from_f32(table[usize::from(code)]);
     let src = &src[start / 2..(start + out.len()).div_ceil(2)];
     let (first, out) = out.split_at_mut((start % 2).min(out.len()));
     for out in first.iter_mut() {
-        *out = R::from_f32(decode(src[0] >> 4));
+        *out = value(src[0] >> 4);
     }
     let src = &src[first.len()..];
-    let (pairs, last) = out.as_chunks_mut::<2>();
-    for (pair, &byte) in pairs.iter_mut().zip(src) {
-        *pair = [R::from_f32(decode(byte & 15)), R::from_f32(decode(byte >> 4))];
+    let (eights, few) = src.as_chunks::<8>();
+    let (sixteens, rest) = out.as_chunks_mut::<16>();
+    for (out, &bytes) in sixteens.iter_mut().zip(eights) {
+        *out = I::lookup(table, bytes).map(R::from_f32);
     }
-    for out in last {
-        *out = R::from_f32(decode(src[src.len() - 1] & 15));
+    // What is left, and the sixteen of eight whole bytes that were none of `out`'s, begin at the same element.
+    let src = if eights.len() > sixteens.len() { &src[8 * sixteens.len()..] } else { few };
+    for (i, out) in rest.iter_mut().enumerate() {
+        *out = value(src[i / 2] >> (i % 2 * 4) & 15);
     }
 }
 
@@ -91,9 +92,9 @@ pub(super) struct Write<'a, R> {
     pub(super) overflow: Overflow,
 }
 
-impl<R: Real> Work for Write<'_, R> {
+impl<R: Real> WorkIn for Write<'_, R> {
     #[inline(always)]
-    fn run(self) {
+    fn run_in<I: Isa>(self) {
         let Self { dtype, x, dst, overflow } = self;
         macro_rules! whole {
             (|$x:ident| $value:expr) => {{
@@ -128,15 +129,26 @@ impl<R: Real> Work for Write<'_, R> {
             DType::E2m1 => pairs(x, dst, |x| small::E2M1.encode(x.to_f32_sticky(), overflow) as u8),
             DType::I4 => pairs(x, dst, |x| encode_integer(x.to_f32_sticky(), -8.0, 7.0) as u8 & 15),
             DType::U4 => pairs(x, dst, |x| encode_integer(x.to_f32_sticky(), 0.0, 15.0) as u8),
-            _ => {
-                let narrow = Narrow::of(dtype).expect("all other types are narrow");
-                match dtype.bits() {
-                    4 => pairs(x, dst, |x| narrow.encode(x.to_f64(), overflow)),
-                    _ => whole!(|x| narrow.encode(x.to_f64(), overflow)),
+            DType::E8m0 => whole!(|x| encode_e8m0(x.to_f32_sticky())),
+            DType::Ue4m3 => whole!(|x| encode_ue4m3(x.to_f32_sticky())),
+            // NF4.
+            _ => match R::floats(x) {
+                Some(x) => pairs(x, dst, encode_nf4),
+                // Its steps have more bits than f32.
+                None => {
+                    let narrow = Narrow::of(dtype).expect("all other types are narrow");
+                    pairs(x, dst, |x| narrow.encode(x.to_f64(), overflow));
                 }
-            }
+            },
         }
     }
+}
+
+/// The code of NF4: as many as there are steps not above `x`; that of 0 for NaN.
+#[inline(always)]
+fn encode_nf4(x: f32) -> u8 {
+    let code = NF4_STEPS.iter().map(|&step| u32::from(x >= step)).sum::<u32>();
+    (if x.is_nan() { 7 } else { code }) as u8
 }
 
 /// Writes codes two to a byte, the first in the low bits; the upper half of an odd last byte becomes 0.
@@ -156,7 +168,7 @@ mod tests {
     use super::*;
     use crate::{
         numbers::{get, read, write},
-        simd::{Avx2, Avx512, Baseline, Isa},
+        simd::{Avx2, Avx512, Baseline, In},
     };
 
     fn codes(dtype: DType) -> Vec<u8> {
@@ -168,11 +180,11 @@ mod tests {
         fn both<I: Isa>(dtype: DType, src: &[u8], start: usize) -> Option<(Vec<u32>, Vec<u8>)> {
             I::is_in(&crate::caps::info().caps).then_some(())?;
             let mut out = vec![0.0_f32; 301];
-            I::run(Read { dtype, src, start, out: &mut out });
+            I::run(In::<I, _>::new(Read { dtype, src, start, out: &mut out }));
             // NaN has many codes, and which one an addition leaves is not said.
             let numbers: Vec<f32> = out.iter().map(|x| if x.is_nan() { 0.0 } else { x * 1.01 }).collect();
             let mut dst = vec![0; dtype.bytes(301) as usize];
-            I::run(Write { dtype, x: &numbers, dst: &mut dst, overflow: Overflow::Saturate });
+            I::run(In::<I, _>::new(Write { dtype, x: &numbers, dst: &mut dst, overflow: Overflow::Saturate }));
             Some((numbers.iter().map(|x| x.to_bits()).collect(), dst))
         }
         for &dtype in DType::ALL {

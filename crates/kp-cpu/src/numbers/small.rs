@@ -93,6 +93,40 @@ pub(crate) fn encode_bf16(x: f32) -> u16 {
     if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }
 }
 
+/// The power of two that a code of E8M0 stands for.
+#[inline(always)]
+pub(crate) fn decode_e8m0(code: u8) -> f32 {
+    // 2⁻¹²⁷ is subnormal; the last code is NaN.
+    let special = if code == 0 { 1 << 22 } else { f32::NAN.to_bits() };
+    f32::from_bits(if code == 0 || code == 255 { special } else { u32::from(code) << 23 })
+}
+
+/// The power of two nearest to `x`, as a code of E8M0: halfway between two, the even code. NaN for NaN; the first for
+/// what is less than any, the last for what is more.
+#[inline(always)]
+pub(crate) fn encode_e8m0(x: f32) -> u8 {
+    let exponent = x.to_bits() >> 23 & 0xff;
+    let mantissa = x.to_bits() & 0x7f_ffff;
+    // Subnormal numbers begin a power later.
+    let half = if exponent == 0 { 0x60_0000 } else { 0x40_0000 };
+    let up = mantissa > half || mantissa == half && exponent & 1 == 1;
+    let code = if exponent + u32::from(up) > 254 { 254 } else { exponent + u32::from(up) };
+    let signed = if x < 0.0 { 0 } else { code };
+    (if x.is_nan() { 255 } else { signed }) as u8
+}
+
+/// The value of a code of UE4M3; those of a minus sign are none.
+#[inline(always)]
+pub(crate) fn decode_ue4m3(code: u8) -> f32 {
+    if code < 0x7f { E4M3.decode(code.into()) } else { f32::NAN }
+}
+
+/// The code of UE4M3 nearest to `x`, ties to even, 0 for what is negative, saturating; NaN for NaN.
+#[inline(always)]
+pub(crate) fn encode_ue4m3(x: f32) -> u8 {
+    (if x < 0.0 { 0 } else { E4M3.encode(x, Overflow::Saturate) & 0x7f }) as u8
+}
+
 /// The f32 towards zero from `x`, with its last bit set unless it is `x`: rounded again to fewer bits, it rounds as `x`.
 #[inline(always)]
 pub(crate) fn sticky(x: f64) -> f32 {
@@ -116,7 +150,7 @@ pub(crate) fn encode_integer(x: f32, low: f32, high: f32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::numbers::narrow::Narrow;
+    use crate::numbers::narrow::{NF4_STEPS, Narrow};
     use half::{bf16, f16};
     use kp_hal::DType;
 
@@ -162,6 +196,37 @@ mod tests {
                     let (got, want) = (small.encode(x, overflow), u32::from(table.encode(x.into(), overflow)));
                     assert_eq!(got, want, "{dtype} of {x:e} ({overflow})");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn scales_and_quantiles_round_as_by_search() {
+        for dtype in [DType::E8m0, DType::Ue4m3, DType::Nf4] {
+            let table = Narrow::of(dtype).expect("narrow");
+            // Steps between powers of two, the numbers beside each step of NF4, and the rest.
+            let steps = NF4_STEPS.iter().flat_map(|&x| [x.next_down(), x, x.next_up()]);
+            for x in around_ties().step_by(5).chain(steps) {
+                let mut byte = [0];
+                crate::numbers::write(dtype, &[x], &mut byte, 0, Overflow::Saturate);
+                assert_eq!(byte[0], table.encode(x.into(), Overflow::Saturate), "{dtype} of {x:e}");
+                // Runs of eight are vectors.
+                let mut bytes = [0; 32];
+                crate::numbers::write(dtype, &[x; 32], &mut bytes, 0, Overflow::Saturate);
+                let twice = if dtype.bits() == 4 { byte[0] * 17 } else { byte[0] };
+                assert_eq!(
+                    bytes[..dtype.bytes(32) as usize],
+                    [twice; 32][..dtype.bytes(32) as usize],
+                    "{dtype} of {x:e}"
+                );
+            }
+            for code in 0..if dtype.bits() == 4 { 16 } else { 256_u32 } {
+                let got: f32 = crate::numbers::get(dtype, &[code as u8], 0);
+                let want = table.values()[code as usize];
+                assert!(
+                    got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                    "{dtype} {code:x}: {got} {want}"
+                );
             }
         }
     }
