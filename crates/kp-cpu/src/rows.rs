@@ -2,7 +2,9 @@
 
 use crate::{
     kernel::Output,
+    memory::settle,
     numbers::{self, Real},
+    simd::Work,
     store::Store,
     threads,
 };
@@ -42,11 +44,33 @@ pub(crate) unsafe fn scratch_of<'a, R: Real>(scratch: &Output<'a>, part: usize, 
     &mut numbers_of_r[..numbers]
 }
 
-/// Runs `row(i, out)` for every row, parallel over the units of `store`, and stores what it leaves in `out`.
+/// Runs `row(i, out)` for every row, parallel over the units of `store`, and stores what it leaves in `out`, of which it
+/// may read nothing that it did not write.
 ///
 /// # Safety
 /// `scratch` is this launch's and has `scratch_bytes::<R>(unit · cols)`; `store`'s outputs are this launch's.
 pub(crate) unsafe fn each_row<R: Real>(store: &Store<'_>, scratch: &mut [u8], row: impl Fn(u32, &mut [R]) + Sync) {
+    let cols = store.shape.1 as usize;
+    let unit = |unit: u32, room: &mut [R]| {
+        // SAFETY: `each_unit` runs each unit once, and it has its own rows.
+        unsafe {
+            if let Some(out) = store.place(unit) {
+                return row(unit, out);
+            }
+            let out = &mut room[..store.rows_of(unit).len() * cols];
+            store.rows_of(unit).zip(out.chunks_exact_mut(cols)).for_each(|(i, out)| row(i, out));
+            store.unit_of(unit, out);
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { each_unit(store, scratch, unit) };
+}
+
+/// Runs `unit(i, room)` for every unit of `store`, in parallel; there is room for a unit.
+///
+/// # Safety
+/// `scratch` is this launch's and has `scratch_bytes::<R>(unit · cols)`.
+pub(crate) unsafe fn each_unit<R: Real>(store: &Store<'_>, scratch: &mut [u8], unit: impl Fn(u32, &mut [R]) + Sync) {
     let (rows, cols) = store.shape;
     if rows == 0 || cols == 0 {
         return;
@@ -58,34 +82,56 @@ pub(crate) unsafe fn each_row<R: Real>(store: &Store<'_>, scratch: &mut [u8], ro
     threads::for_each(parts, |part| {
         // SAFETY: one thread per part.
         let out = unsafe { scratch_of::<R>(&scratch, part, room) };
-        for unit in units_of(part, parts, units) {
-            let range = store.rows_of(unit);
-            let out = &mut out[..range.len() * cols as usize];
-            for (i, out) in range.zip(out.chunks_exact_mut(cols as usize)) {
-                row(i, out);
-            }
-            // SAFETY: one part per unit.
-            unsafe { store.unit_of(unit, out) };
+        units_of(part, parts, units).for_each(|i| unit(i, out));
+        if store.streams {
+            settle();
         }
     });
 }
 
 /// Reads `out.len()` numbers of row `row`, from column `first` on.
 pub(crate) fn read<R: Real>(rows: &Rows, bytes: &[u8], row: u32, first: u32, out: &mut [R]) {
-    let start = u64::from(row) * u64::from(rows.ld) + u64::from(first);
-    numbers::read(rows.dtype(), bytes, start as usize, out);
+    numbers::read(rows.dtype(), bytes, start(rows, row) + first as usize, out);
 }
 
-/// Reads a whole vector that may be absent: `absent` then.
-pub(crate) fn vector<R: Real>(dtype: Option<DType>, bytes: &[u8], i: usize, absent: R) -> R {
-    dtype.map_or(absent, |dtype| numbers::get(dtype, bytes, i))
+/// Row `row` of `cols` numbers where it lies, if they are of `R`.
+pub(crate) fn lying<'a, R: Real>(rows: &Rows, bytes: &'a [u8], row: u32, cols: usize) -> Option<&'a [R]> {
+    numbers::lying(rows.dtype(), bytes, start(rows, row), cols)
 }
 
-/// The sum of a row, in sixteen running sums so that its rounding error grows with a sixteenth of the length.
+fn start(rows: &Rows, row: u32) -> usize {
+    row as usize * rows.ld as usize
+}
+
+/// A vector of `len` numbers that may be absent: where it lies, or read to `room`, or `absent` throughout.
+pub(crate) fn vector<'a, R: Real>(
+    dtype: Option<DType>,
+    bytes: &'a [u8],
+    len: usize,
+    absent: R,
+    room: &'a mut [R],
+) -> &'a [R] {
+    let Some(dtype) = dtype else {
+        room[..len].fill(absent);
+        return &room[..len];
+    };
+    match numbers::lying(dtype, bytes, 0, len) {
+        Some(numbers) => numbers,
+        None => {
+            numbers::read(dtype, bytes, 0, &mut room[..len]);
+            &room[..len]
+        }
+    }
+}
+
+/// How many running sums a row is summed in, so that its rounding error grows with a part of its length only.
+const LANES: usize = 32;
+
+/// The sum of `term` over a row.
+#[inline(always)]
 pub(crate) fn sum<R: Real>(x: &[R], term: impl Fn(R) -> R) -> R {
-    let mut sums = [R::ZERO; 16];
-    let chunks = x.chunks_exact(16);
-    let rest = chunks.remainder();
+    let mut sums = [R::ZERO; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
         for (sum, &x) in sums.iter_mut().zip(chunk) {
             *sum += term(x);
@@ -94,7 +140,55 @@ pub(crate) fn sum<R: Real>(x: &[R], term: impl Fn(R) -> R) -> R {
     for (sum, &x) in sums.iter_mut().zip(rest) {
         *sum += term(x);
     }
-    sums.into_iter().sum()
+    total(sums)
+}
+
+/// The sum of `term` over two rows side by side.
+#[inline(always)]
+pub(crate) fn sum_of_two<R: Real>(x: &[R], y: &[R], term: impl Fn(R, R) -> R) -> R {
+    let mut sums = [R::ZERO; LANES];
+    for (x, y) in x.chunks(LANES).zip(y.chunks(LANES)) {
+        for (sum, (&x, &y)) in sums.iter_mut().zip(x.iter().zip(y)) {
+            *sum += term(x, y);
+        }
+    }
+    total(sums)
+}
+
+/// Running sums to one, half to half, so that each step is a vector's.
+#[inline(always)]
+pub(crate) fn total<R: Real>(mut sums: [R; LANES]) -> R {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            let other = sums[i + half];
+            sums[i] += other;
+        }
+        half /= 2;
+    }
+    sums[0]
+}
+
+/// `out = f(i, x)` for each number of a row: of `x`, or of what `out` holds if there is none.
+#[inline(always)]
+pub(crate) fn map<R: Real>(x: Option<&[R]>, out: &mut [R], f: impl Fn(usize, R) -> R) {
+    match x {
+        Some(x) => out.iter_mut().zip(x).enumerate().for_each(|(i, (out, &x))| *out = f(i, x)),
+        None => out.iter_mut().enumerate().for_each(|(i, out)| *out = f(i, *out)),
+    }
+}
+
+/// Adds one row to another.
+pub(crate) struct Add<'a, R> {
+    pub(crate) x: &'a [R],
+    pub(crate) out: &'a mut [R],
+}
+
+impl<R: Real> Work for Add<'_, R> {
+    #[inline(always)]
+    fn run(self) {
+        self.out.iter_mut().zip(self.x).for_each(|(out, &x)| *out += x);
+    }
 }
 
 /// Chooses f64 arithmetic if `wide`, else f32.

@@ -1,13 +1,27 @@
 //! Rows of numbers to codes and scales: what `quantize` does, and every op that quantizes as it stores.
+//!
+//! ```text
+//!   row ─ blocks ▶ largest magnitudes ─▶ scales, stored ─▶ divisors
+//!       ─ tiles of 1024, divided ▶ numbers ─ rounded ▶ codes
+//! ```
+
+mod divide;
+mod scale;
 
 use crate::{
+    caps::exceeds_caches,
     kernel::Output,
+    memory::{as_numbers_mut, stream},
     numbers::{self, Real},
+    simd::run_widest_in,
 };
+use divide::{Divide, Divisor, Largest, Quantiles, Range};
 use kp_hal::{
     DType,
-    op::{Format, Overflow, ScaleRule, Scheme},
+    op::{Format, Overflow, ScaleLayout, ScaleRule, Scheme},
 };
+pub(crate) use scale::scale_of;
+use scale::{Scales, amax, rounded};
 
 /// Where rows go and how they are scaled.
 pub(crate) struct Store<'a> {
@@ -33,6 +47,8 @@ pub(crate) struct Store<'a> {
     pub(crate) rule: ScaleRule,
     /// What becomes of numbers past the largest code.
     pub(crate) overflow: Overflow,
+    /// Whether codes are written past the caches; `memory::settle` then ends the work of each thread.
+    pub(crate) streams: bool,
 }
 
 impl<'a> Store<'a> {
@@ -57,7 +73,14 @@ impl<'a> Store<'a> {
             global: if global.is_empty() { 1.0 } else { numbers::get(DType::F32, global, 0) },
             rule: ScaleRule::of(format),
             overflow: Overflow::Saturate,
+            streams: false,
         }
+    }
+
+    /// The same for a launch that reads a number of `x` for each that it stores: past the caches, if they cannot hold all.
+    pub(crate) fn of_launch(self, x: DType) -> Self {
+        let bits = u64::from(x.bits() + self.format.dtype.bits());
+        Self { streams: exceeds_caches(u64::from(self.shape.0) * u64::from(self.shape.1) * bits / 8), ..self }
     }
 
     /// Rows that must be stored together, since a block spans them.
@@ -79,73 +102,101 @@ impl<'a> Store<'a> {
         first..first.saturating_add(self.unit()).min(self.shape.0)
     }
 
+    /// Row `i` as numbers of `R` to write in place, if that is all there is to storing it.
+    ///
+    /// # Safety
+    /// No other thread has the same row.
+    pub(crate) unsafe fn place<R: Real>(&self, i: u32) -> Option<&'a mut [R]> {
+        if self.streams || self.format != Format::from(R::DTYPE) {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        as_numbers_mut(unsafe { self.row(i) })
+    }
+
     /// Stores unit `i`, whose rows lie one behind the other in `x`.
     ///
     /// # Safety
     /// No other thread stores the same unit.
     pub(crate) unsafe fn unit_of<R: Real>(&self, i: u32, x: &[R]) {
         let cols = self.shape.1 as usize;
+        // SAFETY: a unit has its own rows.
+        let rows = || self.rows_of(i).map(|row| unsafe { self.row(row) }).zip(x.chunks_exact(cols.max(1)));
         if self.format.scheme == Scheme::None {
-            for (row, x) in self.rows_of(i).zip(x.chunks_exact(cols.max(1))) {
-                // SAFETY: a unit has its own rows.
-                numbers::write(self.format.dtype, x, unsafe { self.row(row) }, 0, self.overflow);
-            }
+            rows().for_each(|(row, x)| self.put(self.format.dtype, x, row, 0));
             return;
         }
         let inner = (self.format.block().1 as usize).min(cols.max(1));
-        let mut codes = [0_u8; 64];
-        for (block, first) in (0..cols).step_by(inner).enumerate() {
-            let range = first..(first + inner).min(cols);
-            let place = (i, block as u32);
+        // As many blocks as fill a tile, or one that takes several.
+        let span = (TILE / inner).clamp(1, BLOCKS) * inner;
+        let mut divisors = [Divisor::new(1.0, 0.0); BLOCKS];
+        let mut tile = [R::ZERO; TILE];
+        for first in (0..cols).step_by(span) {
+            let span = first..(first + span).min(cols);
+            let divisors = &mut divisors[..span.len().div_ceil(inner)];
             // SAFETY: a unit has its own scales.
-            let Scaled { scale, zero } =
-                unsafe { self.scale(place, x.chunks_exact(cols).map(|row| &row[range.clone()])) };
-            let divisor = scale * self.global;
-            for (row, x) in self.rows_of(i).zip(x.chunks_exact(cols)) {
-                // SAFETY: a unit has its own rows.
-                let row = unsafe { self.row(row) };
-                let mut at = range.start;
-                for x in x[range.clone()].chunks(codes.len()) {
-                    for (code, x) in codes.iter_mut().zip(x) {
-                        *code = self.code(x.to_f64(), divisor, zero);
-                    }
-                    self.put(&codes[..x.len()], row, at);
-                    at += x.len();
+            unsafe {
+                self.divisors((i, (first / inner) as u32), rows().map(|(_, x)| &x[span.clone()]), inner, divisors)
+            };
+            for (row, x) in rows() {
+                for (t, x) in x[span.clone()].chunks(TILE).enumerate() {
+                    let tile = &mut tile[..x.len()];
+                    let dtype = self.divide(x, inner, divisors, tile);
+                    self.put(dtype, tile, row, first + t * TILE);
                 }
             }
         }
     }
 
-    fn code(&self, x: f64, divisor: f64, zero: f64) -> u8 {
-        // A block of zeros may have scale 0: its codes are those of 0, and NaN stays NaN.
-        let scaled = if divisor == 0.0 && x == 0.0 { 0.0 } else { x / divisor };
-        if self.format.has_zero() {
-            let largest = numbers::largest(self.format.dtype);
-            let code = if scaled.is_nan() { zero } else { (scaled + zero).round_ties_even() };
-            return code.clamp(0.0, largest) as u8;
-        }
-        let signed_integer = matches!(self.format.dtype, DType::I8 | DType::I4);
+    /// Divides `x` to numbers that `put` rounds to codes, as which type it says.
+    fn divide<R: Real>(&self, x: &[R], inner: usize, by: &[Divisor], out: &mut [R]) -> DType {
+        let dtype = self.format.dtype;
         // The range is symmetric: -128 and -8 are not used once there is a scale.
-        let scaled = if signed_integer {
-            let largest = numbers::largest(self.format.dtype);
-            // Not `max`, which would make NaN a number.
-            if scaled < -largest { -largest } else { scaled }
-        } else {
-            scaled
-        };
-        numbers::encode(self.format.dtype, if scaled.is_nan() && !x.is_nan() { 0.0 } else { scaled }, self.overflow)
+        let limit = if matches!(dtype, DType::I8 | DType::I4) { -numbers::largest(dtype) } else { f64::NEG_INFINITY };
+        let zeros = self.format.has_zero();
+        match R::floats_with(x, out) {
+            Some((x, out)) if dtype == DType::Nf4 && by.iter().all(Divisor::has_quantiles) => {
+                run_widest_in(x.len(), Quantiles { x, inner, by, out });
+                return DType::U4;
+            }
+            Some((x, out)) if zeros => {
+                run_widest_in(x.len(), Divide::<true> { x, inner, by, limit: limit as f32, out });
+            }
+            Some((x, out)) if dtype != DType::Nf4 => {
+                run_widest_in(x.len(), Divide::<false> { x, inner, by, limit: limit as f32, out });
+            }
+            _ => {
+                for ((x, out), by) in x.chunks(inner).zip(out.chunks_mut(inner)).zip(by) {
+                    for (x, out) in x.iter().zip(out) {
+                        let quotient = by.quotient(x.to_f64(), zeros);
+                        *out = R::from_f64(if quotient < limit { limit } else { quotient });
+                    }
+                }
+            }
+        }
+        dtype
     }
 
-    /// Puts codes at element `at` of a row.
-    fn put(&self, codes: &[u8], row: &mut [u8], at: usize) {
-        if self.format.dtype.bits() == 8 {
-            row[at..at + codes.len()].copy_from_slice(codes);
-            return;
+    /// Writes numbers to element `at` of a row on, as codes of `dtype`.
+    fn put<R: Real>(&self, dtype: DType, x: &[R], row: &mut [u8], at: usize) {
+        let (x, at) = match at % dtype.per_byte() as usize {
+            0 => (x, at),
+            _ => {
+                let Some((&first, rest)) = x.split_first() else { return };
+                let byte = &mut row[at / 2];
+                *byte = *byte & 15 | numbers::encode(dtype, first.to_f64(), self.overflow) << 4;
+                (rest, at + 1)
+            }
+        };
+        if !self.streams {
+            return numbers::write(dtype, x, row, at, self.overflow);
         }
-        for (i, &code) in (at..).zip(codes) {
-            let byte = &mut row[i / 2];
-            // An even element starts its byte anew, which also clears the padding of an odd row.
-            *byte = if i % 2 == 0 { code & 15 } else { *byte & 15 | code << 4 };
+        let mut stage = [0; STAGE];
+        let some = (STAGE as u64 * 8 / u64::from(dtype.bits())) as usize;
+        for (t, x) in x.chunks(some).enumerate() {
+            let (first, bytes) = (dtype.bytes((at + t * some) as u64) as usize, dtype.bytes(x.len() as u64) as usize);
+            numbers::write(dtype, x, &mut stage[..bytes], 0, self.overflow);
+            stream(&stage[..bytes], &mut row[first..first + bytes]);
         }
     }
 
@@ -161,129 +212,107 @@ impl<'a> Store<'a> {
         unsafe { self.codes.part(first..first + bytes) }
     }
 
-    /// The scale and zero point of the block at `place`, computed from its numbers and stored, or as given.
+    /// The divisors of the blocks of `inner` columns from `place` on, in all of `rows`: of scales computed and stored, or
+    /// given.
     ///
     /// # Safety
-    /// No other thread has the same block.
-    unsafe fn scale<'x, R: Real>(&self, place: (u32, u32), rows: impl Iterator<Item = &'x [R]> + Clone) -> Scaled {
-        let Some(dtype) = self.format.scale_dtype() else { return Scaled::ONE };
-        if self.format.scheme == Scheme::Tensor {
-            return Scaled::ONE;
-        }
-        let at = self.format.scale_index(place, self.shape) as usize;
+    /// No other thread has the same blocks.
+    unsafe fn divisors<'x, R: Real>(
+        &self,
+        place: (u32, u32),
+        rows: impl Iterator<Item = &'x [R]>,
+        inner: usize,
+        out: &mut [Divisor],
+    ) {
+        let Some(dtype) = self.format.scale_dtype().filter(|_| self.format.scheme != Scheme::Tensor) else {
+            out.fill(Divisor::new(self.global, 0.0));
+            return;
+        };
+        let at = |block: usize| self.format.scale_index((place.0, place.1 + block as u32), self.shape) as usize;
         if !self.given_scales.is_empty() {
-            let zero = if self.format.has_zero() { self.given_zeros[at].into() } else { 0.0 };
-            return Scaled { scale: numbers::get(dtype, self.given_scales, at), zero };
+            for (block, out) in out.iter_mut().enumerate() {
+                let zero = if self.format.has_zero() { self.given_zeros[at(block)].into() } else { 0.0 };
+                *out = Divisor::new(numbers::get::<f64>(dtype, self.given_scales, at(block)) * self.global, zero);
+            }
+            return;
         }
-        let values = rows.flatten().map(|x| x.to_f64() / self.global);
-        let (scale, zero) = if self.format.has_zero() {
-            let (low, high) =
-                values.filter(|x| x.is_finite()).fold((0.0, 0.0), |(l, h), x| (f64::min(l, x), f64::max(h, x)));
+        let (mut lows, mut highs) = ([0.0; BLOCKS], [0.0; BLOCKS]);
+        let (lows, highs) = (&mut lows[..out.len()], &mut highs[..out.len()]);
+        for x in rows {
+            if self.format.has_zero() { range(x, inner, lows, highs) } else { largest(x, inner, highs) }
+        }
+        let (mut scales, mut zeros) = ([0.0; BLOCKS], [0.0; BLOCKS]);
+        let (scales, zeros) = (&mut scales[..out.len()], &mut zeros[..out.len()]);
+        if self.format.has_zero() {
             let range = numbers::largest(self.format.dtype);
-            let scale = if low == high { 1.0 } else { rounded(dtype, (high - low) / range) };
-            (scale, (-low / scale).round_ties_even().clamp(0.0, range))
+            for ((scale, zero), (low, high)) in scales.iter_mut().zip(&mut *zeros).zip(lows.iter().zip(&*highs)) {
+                *scale = if low == high { 1.0 } else { rounded(dtype, (high - low) / range) };
+                *zero = (-low / *scale).round_ties_even().clamp(0.0, range);
+            }
         } else {
-            (scale_of(amax(values), self.format.dtype, dtype, self.rule), 0.0)
-        };
+            let Self { format, global, rule, .. } = *self;
+            let amax = &*highs;
+            let scales = Scales { amax, global, codes: format.dtype, scale: dtype, rule, out: &mut *scales };
+            run_widest_in(out.len(), scales);
+        }
+        for (out, (&scale, &zero)) in out.iter_mut().zip(scales.iter().zip(&*zeros)) {
+            *out = Divisor::new(scale * self.global, zero);
+        }
         let bytes = dtype.bits() as usize / 8;
-        // SAFETY: a block has its own scale and zero point.
-        let (scale_bytes, zero_byte) = unsafe {
-            let zero = if self.format.has_zero() { self.zeros.part(at..at + 1) } else { &mut [] };
-            (self.scales.part(at * bytes..(at + 1) * bytes), zero)
-        };
-        match dtype {
-            DType::E8m0 | DType::Ue4m3 => scale_bytes[0] = numbers::encode(dtype, scale, Overflow::Saturate),
-            _ => numbers::write(dtype, &[scale], scale_bytes, 0, Overflow::Saturate),
+        // SAFETY: blocks have their own scales and zero points.
+        unsafe {
+            if self.format.scales == ScaleLayout::Inner {
+                let place = self.scales.part(at(0) * bytes..(at(0) + scales.len()) * bytes);
+                numbers::write(dtype, scales, place, 0, Overflow::Saturate);
+            } else {
+                for (block, scale) in scales.iter().enumerate() {
+                    let place = self.scales.part(at(block) * bytes..(at(block) + 1) * bytes);
+                    numbers::write(dtype, std::slice::from_ref(scale), place, 0, Overflow::Saturate);
+                }
+            }
+            if self.format.has_zero() {
+                for (block, &zero) in zeros.iter().enumerate() {
+                    self.zeros.part(at(block)..at(block) + 1)[0] = zero as u8;
+                }
+            }
         }
-        if let [byte] = zero_byte {
-            *byte = zero as u8;
-        }
-        Scaled { scale, zero }
     }
 }
 
-/// What the codes of a block are multiplied by, and what is subtracted from them first.
-struct Scaled {
-    scale: f64,
-    zero: f64,
-}
+/// Numbers that are divided at a time: they stay in the first cache until they are rounded.
+const TILE: usize = 1024;
 
-impl Scaled {
-    const ONE: Self = Self { scale: 1.0, zero: 0.0 };
-}
+/// Blocks of a tile, at most: its share of the shortest ones that matter, of 16.
+const BLOCKS: usize = 64;
 
-/// The largest finite magnitude; 0 of nothing.
-pub(crate) fn amax(values: impl Iterator<Item = f64>) -> f64 {
-    values.map(f64::abs).filter(|x| x.is_finite()).fold(0.0, f64::max)
-}
+/// Bytes of codes that wait to be streamed.
+const STAGE: usize = 2048;
 
-/// The scale of a block whose largest magnitude is `amax`, as stored in `scale`.
-pub(crate) fn scale_of(amax: f64, codes: DType, scale: DType, rule: ScaleRule) -> f64 {
-    if amax == 0.0 {
-        let zero = matches!(scale, DType::E8m0 | DType::Ue4m3);
-        return if zero { numbers::get(scale, &[0], 0) } else { 1.0 };
-    }
-    let largest = numbers::largest(codes);
-    let wanted = match rule {
-        ScaleRule::Nearest => amax / largest,
-        ScaleRule::Floor => exp2(log2_floor(amax) - log2_floor(largest)),
-        ScaleRule::Up => {
-            let ratio = amax / largest;
-            let floor = exp2(log2_floor(ratio));
-            if floor < ratio { 2.0 * floor } else { floor }
-        }
-    };
-    rounded(scale, wanted)
-}
-
-/// A positive number as `dtype` stores it: the nearest, but neither 0 nor infinite.
-fn rounded(dtype: DType, x: f64) -> f64 {
-    let (smallest, largest) = match dtype {
-        DType::F32 => (f64::from(f32::from_bits(1)), f32::MAX.into()),
-        DType::F16 => (half::f16::MIN_POSITIVE_SUBNORMAL.to_f64(), half::f16::MAX.to_f64()),
-        DType::Bf16 => (half::bf16::MIN_POSITIVE_SUBNORMAL.to_f64(), half::bf16::MAX.to_f64()),
-        _ => (if dtype == DType::E8m0 { exp2(-127) } else { exp2(-9) }, numbers::largest(dtype)),
-    };
-    let x = x.clamp(smallest, largest);
-    match dtype {
-        DType::F32 => f64::from(x as f32),
-        DType::F16 => half::f16::from_f64(x).to_f64(),
-        DType::Bf16 => half::bf16::from_f64(x).to_f64(),
-        DType::E8m0 => {
-            let floor = exp2(log2_floor(x));
-            if x < 1.5 * floor { floor } else { 2.0 * floor }
-        }
-        _ => numbers::get(dtype, &[numbers::encode(dtype, x, Overflow::Saturate)], 0),
+/// Raises `out` to the largest finite magnitudes of the blocks of a row.
+pub(crate) fn largest<R: Real>(x: &[R], inner: usize, out: &mut [f64]) {
+    match R::floats(x) {
+        Some(x) => run_widest_in(x.len(), Largest { x, inner, out }),
+        None => x.chunks(inner).zip(out).for_each(|(x, out)| *out = out.max(amax(x.iter().map(|x| x.to_f64())))),
     }
 }
 
-/// The exponent of a positive finite number.
-fn log2_floor(x: f64) -> i32 {
-    let exponent = (x.to_bits() >> 52 & 0x7ff) as i32 - 1023;
-    // Subnormal f64: far below the smallest scale of any type, whatever its exponent.
-    exponent.max(-1022)
-}
-
-fn exp2(exponent: i32) -> f64 {
-    f64::from_bits(((exponent.clamp(-1022, 1023) + 1023) as u64) << 52)
+/// Widens `low ..= high` to all finite numbers of the blocks of a row.
+fn range<R: Real>(x: &[R], inner: usize, low: &mut [f64], high: &mut [f64]) {
+    match R::floats(x) {
+        Some(x) => run_widest_in(x.len(), Range { x, inner, low, high }),
+        None => {
+            for ((x, low), high) in x.chunks(inner).zip(low).zip(high) {
+                for x in x.iter().map(|x| x.to_f64()).filter(|x| x.is_finite()) {
+                    (*low, *high) = (low.min(x), high.max(x));
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rules_differ_as_specified() {
-        let scale = |amax, rule| scale_of(amax, DType::E2m1, DType::E8m0, rule);
-        // OCP: 2^(floor(log2 7) - 2) = 1, so 7 saturates to 6.
-        assert_eq!(scale(7.0, ScaleRule::Floor), 1.0);
-        assert_eq!(scale(7.0, ScaleRule::Up), 2.0);
-        assert_eq!(scale(6.0, ScaleRule::Up), 1.0);
-        assert_eq!([8.9, 9.0, 9.1].map(|amax| scale(amax, ScaleRule::Nearest)), [1.0, 2.0, 2.0]);
-        assert_eq!(scale(0.0, ScaleRule::Floor), exp2(-127));
-        assert_eq!(scale_of(0.0, DType::E4m3, DType::F32, ScaleRule::Nearest), 1.0);
-        assert_eq!(scale_of(1e-300, DType::E4m3, DType::F32, ScaleRule::Nearest), f64::from(f32::from_bits(1)));
-    }
 
     #[test]
     fn odd_rows_of_packed_codes_stay_apart() {

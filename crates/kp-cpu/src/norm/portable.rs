@@ -2,9 +2,11 @@
 
 use crate::{
     kernel::{Output, input, optional},
+    memory::numbers_mut,
     numbers::{self, Real},
     portable::Portable,
-    rows::{each_row, read, scratch_bytes, sum, vector, with_real},
+    rows::{Add, each_row, lying, map, read, scratch_bytes, sum, vector, with_real},
+    simd::{Work, run_widest},
     store::Store,
 };
 use kp_hal::{
@@ -19,7 +21,7 @@ impl Portable for Norm {
     fn scratch_bytes(p: &NormProblem) -> u64 {
         let unit = p.y.format.block().0.min(p.rows.max(1));
         let unit = if matches!(p.y.format.scheme, kp_hal::op::Scheme::Block { .. }) { unit } else { 1 };
-        scratch_bytes::<f64>(u64::from(unit) * u64::from(p.cols))
+        vector_bytes(p) + scratch_bytes::<f64>(u64::from(unit) * u64::from(p.cols))
     }
 
     unsafe fn run(p: &Problem<NormSpec>, scratch: &mut [u8], args: &NormArgs<'_>) {
@@ -45,45 +47,96 @@ unsafe fn run<R: Real>(p: &NormProblem, scratch: &mut [u8], args: &NormArgs<'_>)
     // SAFETY: as above.
     let (y, scales, sums) =
         unsafe { (Output::new(&args.y), Output::optional(&args.y_scale), Output::optional(&args.sum)) };
-    let store = Store::fused(p.y.format, (p.rows, p.cols), p.y.ld, y, scales, global);
-    let n = R::from_f64(p.cols.into());
+    let store = Store::fused(p.y.format, (p.rows, p.cols), p.y.ld, y, scales, global).of_launch(p.x.dtype());
+    let cols = p.cols as usize;
+    let (vectors, scratch) = scratch.split_at_mut(vector_bytes(p) as usize);
+    let (weights, biases) = numbers_mut(vectors).split_at_mut(vector_bytes(p) as usize / 2 / size_of::<R>());
+    let weight = vector(p.weight, weight, cols, R::ONE, weights);
+    let bias = p.bias.map(|_| vector(p.bias, bias, cols, R::ZERO, biases));
     let row = |row: u32, out: &mut [R]| {
-        read(&p.x, x, row, 0, out);
-        if p.residual {
-            add_residual(p, residual, &sums, row, out);
-        }
-        let (shift, factor) = match p.kind {
-            NormKind::Layer => {
-                let mean = sum(out, |x| x) / n;
-                let variance = sum(out, |x| (x - mean) * (x - mean)) / n;
-                (mean, R::ONE / (variance + eps).sqrt())
+        let x = if p.residual {
+            add_residual(p, x, residual, &sums, row, out);
+            None
+        } else {
+            let there = lying(&p.x, x, row, cols);
+            if there.is_none() {
+                read(&p.x, x, row, 0, out);
             }
-            NormKind::Rms => (R::ZERO, R::ONE / (sum(out, |x| x * x) / n + eps).sqrt()),
-            NormKind::L2 => {
-                let length = sum(out, |x| x * x).sqrt();
-                // Not `max`, which would lose NaN.
-                (R::ZERO, R::ONE / if length < eps { eps } else { length })
-            }
+            there
         };
-        for (i, y) in out.iter_mut().enumerate() {
-            let normal = (*y - shift) * factor;
-            *y = normal * vector(p.weight, weight, i, R::ONE) + vector(p.bias, bias, i, R::ZERO);
-        }
+        run_widest(cols, Normalize { kind: p.kind, eps, x, weight, bias, out });
     };
     // SAFETY: scratch and outputs are this launch's.
     unsafe { each_row(&store, scratch, row) };
 }
 
-/// Adds the residual to a row and stores the sum; what is normalized is the sum as stored.
-fn add_residual<R: Real>(p: &NormProblem, residual: &[u8], sums: &Output<'_>, row: u32, out: &mut [R]) {
+/// Weight and bias as numbers.
+fn vector_bytes(p: &NormProblem) -> u64 {
+    2 * (u64::from(p.cols) * size_of::<f64>() as u64).next_multiple_of(64)
+}
+
+/// One row: `x`, or what `out` holds.
+struct Normalize<'a, R> {
+    kind: NormKind,
+    eps: R,
+    x: Option<&'a [R]>,
+    weight: &'a [R],
+    bias: Option<&'a [R]>,
+    out: &'a mut [R],
+}
+
+impl<R: Real> Work for Normalize<'_, R> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { kind, eps, x, weight, bias, out } = self;
+        let s = x.unwrap_or(out);
+        let n = R::from_f64(s.len() as f64);
+        let (shift, factor) = match kind {
+            NormKind::Layer => {
+                let mean = sum(s, |x| x) / n;
+                let variance = sum(s, |x| (x - mean) * (x - mean)) / n;
+                (mean, R::ONE / (variance + eps).sqrt())
+            }
+            NormKind::Rms => (R::ZERO, R::ONE / (sum(s, |x| x * x) / n + eps).sqrt()),
+            NormKind::L2 => {
+                let length = sum(s, |x| x * x).sqrt();
+                // Not `max`, which would lose NaN.
+                (R::ZERO, R::ONE / if length < eps { eps } else { length })
+            }
+        };
+        // As long as the row, so that indices into them need no checks.
+        let weight = &weight[..out.len()];
+        match bias {
+            Some(bias) => {
+                let bias = &bias[..out.len()];
+                map(x, out, |i, x| (x - shift) * factor * weight[i] + bias[i]);
+            }
+            None => map(x, out, |i, x| (x - shift) * factor * weight[i]),
+        }
+    }
+}
+
+/// Leaves x + residual in `out`, as it is stored.
+fn add_residual<R: Real>(p: &NormProblem, x: &[u8], residual: &[u8], sums: &Output<'_>, row: u32, out: &mut [R]) {
     let dtype = p.x.dtype();
     let start = row as usize * p.x.ld as usize;
     let bytes = dtype.bits() as usize / 8;
     // SAFETY: rows do not overlap, and one thread has each.
     let stored = unsafe { sums.part(start * bytes..(start + out.len()) * bytes) };
-    for (i, x) in out.iter_mut().enumerate() {
-        *x += numbers::get::<R>(dtype, residual, start + i);
+    read(&p.x, x, row, 0, out);
+    let mut tile = [R::ZERO; TILE];
+    for (t, out) in out.chunks_mut(TILE).enumerate() {
+        let first = t * TILE;
+        let stored = &mut stored[first * bytes..(first + out.len()) * bytes];
+        let tile = &mut tile[..out.len()];
+        numbers::read(dtype, residual, start + first, tile);
+        run_widest(out.len(), Add { x: tile, out });
+        numbers::write(dtype, out, stored, 0, Overflow::Saturate);
+        if dtype != R::DTYPE {
+            numbers::read(dtype, stored, 0, out);
+        }
     }
-    numbers::write(dtype, out, stored, 0, Overflow::Saturate);
-    numbers::read(dtype, stored, 0, out);
 }
+
+/// Numbers of a residual that are added at a time.
+const TILE: usize = 1024;

@@ -11,9 +11,11 @@
 
 use crate::{
     kernel::{Output, input, optional},
+    memory::numbers_mut,
     numbers::{self, Real},
     portable::Portable,
-    rows::{read, sum, vector, with_real},
+    rows::{Add, read, sum, sum_of_two, vector, with_real},
+    simd::{Work, run_widest},
     threads,
 };
 use kp_hal::{
@@ -27,7 +29,7 @@ impl Portable for NormBackward {
 
     fn scratch_bytes(p: &NormBackwardProblem) -> u64 {
         let numbers = u64::from(runs(p)).saturating_mul(RUN_ROWS.saturating_mul(p.cols.into()));
-        numbers.saturating_mul(size_of::<f64>() as u64)
+        vector_bytes(p).saturating_add(numbers.saturating_mul(size_of::<f64>() as u64))
     }
 
     unsafe fn run(p: &Problem<NormBackwardSpec>, scratch: &mut [u8], args: &NormBackwardArgs<'_>) {
@@ -35,6 +37,11 @@ impl Portable for NormBackward {
         // SAFETY: the caller's promise.
         with_real!(wide, R => unsafe { run::<R>(p, scratch, args) });
     }
+}
+
+/// The weight as numbers.
+fn vector_bytes(p: &NormBackwardProblem) -> u64 {
+    (u64::from(p.cols) * size_of::<f64>() as u64).next_multiple_of(64)
 }
 
 /// Rows of numbers that a run keeps: its row, its gradient, and the two sums over its rows.
@@ -62,15 +69,14 @@ unsafe fn run<R: Real>(p: &NormBackwardProblem, scratch: &mut [u8], args: &NormB
     // SAFETY: as above.
     let (grad_x, grad_weight, grad_bias) =
         unsafe { (Output::new(&args.grad_x), Output::optional(&args.grad_weight), Output::optional(&args.grad_bias)) };
+    let (vector_scratch, scratch) = scratch.split_at_mut(vector_bytes(p) as usize);
+    let weight = vector(p.weight, weight, cols, R::ONE, numbers_mut(vector_scratch));
     let run_bytes = RUN_ROWS as usize * cols * size_of::<f64>();
-    let scratch = Output::of(scratch);
+    let run_scratch = Output::of(scratch);
     let sums_of = |run: u32| {
         // SAFETY: a run has one thread, and later only this one looks.
-        let bytes = unsafe { scratch.part(run as usize * run_bytes..(run as usize + 1) * run_bytes) };
-        // SAFETY: any bits are a number.
-        let (before, numbers, _) = unsafe { bytes.align_to_mut::<R>() };
-        assert!(before.is_empty(), "scratch is aligned, and a run's share is a multiple of eight bytes");
-        numbers[..RUN_ROWS as usize * cols].split_at_mut(2 * cols)
+        let bytes = unsafe { run_scratch.part(run as usize * run_bytes..(run as usize + 1) * run_bytes) };
+        numbers_mut::<R>(bytes)[..RUN_ROWS as usize * cols].split_at_mut(2 * cols)
     };
     threads::for_each(runs(p) as usize, |run| {
         let (row_and_grad, sums) = sums_of(run as u32);
@@ -81,15 +87,7 @@ unsafe fn run<R: Real>(p: &NormBackwardProblem, scratch: &mut [u8], args: &NormB
         for row in first..first.saturating_add(run_len(p)).min(p.rows) {
             read(&p.x, x, row, 0, s);
             read(&p.grad_y, grad_y, row, 0, g);
-            let backward = Divisor::of(p, s);
-            // From here on `s` holds h.
-            s.iter_mut().for_each(|s| *s = (*s - backward.mean) * backward.r);
-            for (i, (h, g)) in s.iter().zip(&mut *g).enumerate() {
-                by_weight[i] += *g * *h;
-                by_bias[i] += *g;
-                *g *= vector(p.weight, weight, i, R::ONE);
-            }
-            backward.by_input(p.kind, s, g);
+            run_widest(cols, Backward { p, s, g, weight, by_weight, by_bias });
             let dtype = p.x.dtype();
             let bytes = dtype.bits() as usize / 8;
             let start = row as usize * cols * bytes;
@@ -100,13 +98,37 @@ unsafe fn run<R: Real>(p: &NormBackwardProblem, scratch: &mut [u8], args: &NormB
     });
     for (wanted, output, at) in [(p.weight.is_some(), grad_weight, 0), (p.bias, grad_bias, cols)] {
         if wanted {
+            let sum = &mut sums_of(0).1[at..at + cols];
+            (1..runs(p)).for_each(|run| run_widest(cols, Add { x: &sums_of(run).1[at..at + cols], out: sum }));
             // SAFETY: the loop above is over: only this thread writes.
             let place = unsafe { output.part(0..4 * cols) };
-            for i in 0..cols {
-                let total: R = (0..runs(p)).map(|run| sums_of(run).1[at + i]).sum();
-                numbers::write(DType::F32, &[total], place, i, Overflow::Saturate);
-            }
+            numbers::write(DType::F32, sum, place, 0, Overflow::Saturate);
         }
+    }
+}
+
+/// One row: its gradients, and its share of those by weight and bias.
+struct Backward<'a, R> {
+    p: &'a NormBackwardProblem,
+    /// The row; h afterwards.
+    s: &'a mut [R],
+    /// The gradient by y; by x afterwards.
+    g: &'a mut [R],
+    weight: &'a [R],
+    by_weight: &'a mut [R],
+    by_bias: &'a mut [R],
+}
+
+impl<R: Real> Work for Backward<'_, R> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { p, s, g, weight, by_weight, by_bias } = self;
+        let backward = Divisor::of(p, s);
+        s.iter_mut().for_each(|s| *s = (*s - backward.mean) * backward.r);
+        by_weight.iter_mut().zip(s.iter().zip(&*g)).for_each(|(sum, (&h, &g))| *sum += g * h);
+        by_bias.iter_mut().zip(&*g).for_each(|(sum, &g)| *sum += g);
+        g.iter_mut().zip(weight).for_each(|(g, &weight)| *g *= weight);
+        backward.by_input(p.kind, s, g);
     }
 }
 
@@ -120,6 +142,7 @@ struct Divisor<R> {
 }
 
 impl<R: Real> Divisor<R> {
+    #[inline(always)]
     fn of(p: &NormBackwardProblem, s: &[R]) -> Self {
         let (n, eps) = (R::from_f64(p.cols.into()), R::from_f32(p.eps.get()));
         match p.kind {
@@ -144,13 +167,10 @@ impl<R: Real> Divisor<R> {
     }
 
     /// The gradient by the input, in place of g.
+    #[inline(always)]
     fn by_input(&self, kind: NormKind, h: &[R], g: &mut [R]) {
         let mean = if kind == NormKind::Layer { sum(g, |g| g) * self.share } else { R::ZERO };
-        let mut sums = [R::ZERO; 16];
-        for (h, g) in h.chunks(16).zip(g.chunks(16)) {
-            sums.iter_mut().zip(h.iter().zip(g)).for_each(|(sum, (&h, &g))| *sum += g * h);
-        }
-        let along = sums.into_iter().sum::<R>() * self.share;
+        let along = sum_of_two(h, g, |h, g| g * h) * self.share;
         for (g, &h) in g.iter_mut().zip(h) {
             *g = self.r * (*g - mean - h * along);
         }

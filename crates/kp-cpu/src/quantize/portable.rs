@@ -4,8 +4,9 @@ use crate::{
     kernel::{Output, input, optional},
     numbers::{self, Real},
     portable::Portable,
-    rows::{each_row, read, scratch_bytes, with_real},
-    store::{Store, amax, scale_of},
+    rows::{each_unit, lying, parts, read, scratch_bytes, scratch_of, units_of, with_real},
+    store::{self, Store, scale_of},
+    threads,
 };
 use kp_hal::{
     DType, Problem,
@@ -49,12 +50,15 @@ unsafe fn run<R: Real>(p: &QuantizeProblem, scratch: &mut [u8], args: &QuantizeA
     let global = match (format.scheme, p.scales) {
         (Scheme::Tensor, Scales::Given) => numbers::get(DType::F32, given_scales, 0),
         (Scheme::Tensor, Scales::Computed) => {
-            let scale = scale_of(largest::<R>(p, x), format.dtype, DType::F32, p.rule);
+            // SAFETY: scratch is this launch's.
+            let amax = unsafe { largest::<R>(p, x, scratch) };
+            let scale = scale_of(amax, format.dtype, DType::F32, p.rule);
             put(&scales, scale);
             scale
         }
         (Scheme::Nv, _) => {
-            let amax = largest::<R>(p, x);
+            // SAFETY: scratch is this launch's.
+            let amax = unsafe { largest::<R>(p, x, scratch) };
             let limit = numbers::largest(DType::Ue4m3) * numbers::largest(DType::E2m1);
             // As f32 stores it, but never 0, by which everything is divided.
             let global = if amax == 0.0 { 1.0 } else { f64::from(((amax / limit) as f32).max(f32::from_bits(1))) };
@@ -75,24 +79,56 @@ unsafe fn run<R: Real>(p: &QuantizeProblem, scratch: &mut [u8], args: &QuantizeA
         global,
         rule: p.rule,
         overflow: p.overflow,
+        streams: false,
+    }
+    .of_launch(p.x.dtype());
+    let unit = |i: u32, room: &mut [R]| {
+        let rows = store.rows_of(i);
+        let x = match lying(&p.x, x, rows.start, p.cols as usize) {
+            Some(x) if rows.len() == 1 => x,
+            _ => {
+                let room = &mut room[..rows.len() * p.cols as usize];
+                rows.zip(room.chunks_exact_mut(p.cols as usize)).for_each(|(row, out)| read(&p.x, x, row, 0, out));
+                room
+            }
+        };
+        // SAFETY: each unit comes once; the outputs are this launch's.
+        unsafe { store.unit_of(i, x) };
     };
-    // SAFETY: scratch and outputs are this launch's.
-    unsafe { each_row(&store, scratch, |row, out: &mut [R]| read(&p.x, x, row, 0, out)) };
+    // SAFETY: scratch is this launch's.
+    unsafe { each_unit(&store, scratch, unit) };
 }
 
-/// The largest finite magnitude of the whole tensor.
-fn largest<R: Real>(p: &QuantizeProblem, x: &[u8]) -> f64 {
-    const TILE: usize = 256;
-    let mut tile = [R::ZERO; TILE];
-    let mut largest = 0.0_f64;
-    for row in 0..p.rows {
-        for first in (0..p.cols).step_by(TILE) {
-            let tile = &mut tile[..TILE.min((p.cols - first) as usize)];
-            read(&p.x, x, row, first, tile);
-            largest = largest.max(amax(tile.iter().map(|x| x.to_f64())));
-        }
+/// The largest finite magnitude of the whole tensor, of parts found in parallel.
+///
+/// # Safety
+/// `scratch` is this launch's, as large as `scratch_bytes` says.
+unsafe fn largest<R: Real>(p: &QuantizeProblem, x: &[u8], scratch: &mut [u8]) -> f64 {
+    const TILE: usize = 1024;
+    if p.rows == 0 || p.cols == 0 {
+        return 0.0;
     }
-    largest
+    let parts = parts(p.rows, u64::from(p.rows) * u64::from(p.cols));
+    let found = Output::of(scratch);
+    // SAFETY: a part has one thread, and later only this one looks.
+    let place = |part: usize| unsafe { &mut scratch_of::<f64>(&found, part, 1)[0] };
+    threads::for_each(parts, |part| {
+        let (mut most, mut tile) = ([0.0], [R::ZERO; TILE]);
+        for row in units_of(part, parts, p.rows) {
+            match lying::<R>(&p.x, x, row, p.cols as usize) {
+                Some(x) => store::largest(x, x.len(), &mut most),
+                None => {
+                    for first in (0..p.cols).step_by(TILE) {
+                        let tile = &mut tile[..TILE.min((p.cols - first) as usize)];
+                        read(&p.x, x, row, first, tile);
+                        store::largest(tile, tile.len(), &mut most);
+                    }
+                }
+            }
+        }
+        *place(part) = most[0];
+    });
+    (0..parts).map(|part| *place(part)).fold(0.0, f64::max)
 }
 
 /// Stores the one f32 of a tensor.
