@@ -12,14 +12,22 @@
 //
 // Each step of 32 bytes of k is one instruction, steps in ascending order: a row's bits depend on nothing but the row.
 //
-// Defines: KP_TYPE (BF16, F16, TF32, E4M3, E5M2, S8: of A and B), FINISH (`float` or `double`), TILE (0: 128 × 128,
-// 1: 64 × 64), KP_STAGES, KP_A_OUTER and KP_B_OUTER (1: k is not contiguous), KP_WHOLE (1 with S8), KP_FP8 (1 with E4M3 and E5M2,
-// which need sm_89). Entry: sm80(Params). Grid: up to `tiles` blocks of 256 threads. Shared: dynamic,
-// STAGES · (BM + BN) · 128 bytes, at least BM · BN · 4.
+// Sums of 8-bit floats need not stay in the matrix unit, which keeps fewer bits of them than f32 has: those of a stage, or of
+// an instruction if each has scales of its own, are added in f32. A thread loads the scales of one row or column a stage ahead
+// and leaves them in shared memory for those who need them.
+//
+// Defines: KP_TYPE and KP_B_TYPE (BF16, F16, TF32, E4M3, E5M2, S8: of A and B, the same but for E4M3 and E5M2), KP_SUMS (UNIT: sums
+// stay in the unit; the others, of 8-bit floats, do not: STAGE: they have no scales along k; BLOCKS: an F32 for each 128 along k; MX: an
+// E8M0 for each 32), FINISH (`float` or `double`), TILE (0: 128 × 128, 1: 64 × 64), KP_STAGES, KP_A_OUTER and KP_B_OUTER (1: k is not
+// contiguous), KP_WHOLE (1 with S8), KP_FP8 (1 with E4M3 and E5M2, which need sm_89). Entry: sm80(Params). Grid: up to `tiles` blocks
+// of 256 threads. Shared: dynamic, STAGES · (BM + BN) · 128 bytes, at least BM · BN · 4, and with scales along k (BM + BN) · 8 more.
 #include "common/cuda/numbers.cuh"
 
 enum Type { BF16, F16, TF32, E4M3, E5M2, S8 };
 constexpr Type TYPE = KP_TYPE;
+enum Sums { UNIT, STAGE, BLOCKS, MX };
+constexpr Sums SUMS = KP_SUMS;
+constexpr bool SCALED_ALONG_K = SUMS == BLOCKS || SUMS == MX;
 
 template <bool WHOLE_> struct SumOf { typedef float R; };
 template <> struct SumOf<true> { typedef int R; };
@@ -29,7 +37,7 @@ typedef FINISH E;
 constexpr int BYTES = TYPE == BF16 || TYPE == F16 ? 2 : TYPE == TF32 ? 4 : 1; // of an element
 constexpr int RUN = 16 / BYTES;                                              // elements of 16 bytes
 constexpr int STAGES = KP_STAGES;
-constexpr bool SCALES_LAST = true;
+constexpr bool SCALES_LAST = !SCALED_ALONG_K;
 
 struct T {
     static constexpr int BM = TILE == 0 ? 128 : 64, BN = BM, BK = 128 / BYTES, MS = 1, THREADS = 256;
@@ -40,86 +48,9 @@ struct T {
 static_assert(STAGES * T::STAGE >= T::BM * T::BN * 4, "sums leave through the stages");
 
 #include "gemm/cuda/simt_finish.cuh"
-
-// --- loading ---------------------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
-
-/// Copies `bytes` of 16 bytes and clears the rest.
-__device__ __forceinline__ void copy_run(u32 to, const void *from, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-/// Where run `c` of line `r` lies; lines of LINE runs.
-template <int LINE>
-__device__ __forceinline__ u32 place(u32 r, u32 c) { return (r * LINE + (c ^ r % 8)) * 16; }
-
-/// Loads the stages of one operand, WIDTH rows of A or columns of B.
-template <int WIDTH>
-struct Loader {
-    static constexpr int COUNT = WIDTH * 8 / T::THREADS;
-
-    const Operand &s;
-    const u8 *codes;
-    u32 first[2], some[2];
-
-    __device__ __forceinline__ Loader(const Operand &s, u32 batch, const u32 (&first_)[2], const u32 (&some_)[2])
-        : s(s), codes(static_cast<const u8 *>(s.codes) + batch * s.stride * BYTES) {
-        for (int h = 0; h < 2; ++h) first[h] = first_[h], some[h] = some_[h];
-    }
-
-    /// Starts loading the stage at `k0` to `to`.
-    __device__ __forceinline__ void load(u32 k0, u8 *to) const {
-        bool outer = s.form == Form::Outer;
-#pragma unroll
-        for (int n = 0; n < COUNT; ++n) {
-            int at = threadIdx.x + n * T::THREADS;
-            // Row (or first of a run of rows) and k (or first of a run of k) within the tile.
-            int row = outer ? at % (WIDTH / RUN) * RUN : at / 8, k = outer ? at / (WIDTH / RUN) : at % 8 * RUN;
-            int half = row >= WIDTH / 2, in_half = row - half * (WIDTH / 2);
-            u32 there = half ? some[1] : some[0], o = (half ? first[1] : first[0]) + in_half, i = k0 + k;
-            u32 rows = there > in_half ? there - in_half : 0, left = i < s.inner ? s.inner - i : 0;
-            u32 length = rows == 0 || left == 0 ? 0 : min(outer ? rows : left, (u32)RUN);
-            const u8 *from = codes + (outer ? (u64)i * s.ld + o : (u64)o * s.ld + i) * BYTES;
-            u32 line = outer ? k : row, run = outer ? row / RUN : k / RUN;
-            u8 *target = to + (outer ? place<WIDTH / RUN>(line, run) : place<8>(line, run));
-            if (s.vector) {
-                // What is not there has no address either.
-                copy_run(shared_address(target), length == 0 ? codes : from, length * BYTES);
-            } else {
-                element_by_element(target, from, length);
-            }
-        }
-    }
-
-    static __device__ __forceinline__ void element_by_element(u8 *to, const u8 *from, u32 length) {
-        u32 x[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (u32 e = 0; e < RUN; ++e) {
-            if (e >= length) break;
-            u32 code = BYTES == 4   ? reinterpret_cast<const u32 *>(from)[e]
-                       : BYTES == 2 ? reinterpret_cast<const u16 *>(from)[e]
-                                    : from[e];
-            x[e * BYTES / 4] |= code << (e * BYTES % 4 * 8);
-        }
-        *reinterpret_cast<uint4 *>(to) = make_uint4(x[0], x[1], x[2], x[3]);
-    }
-};
+#include "gemm/cuda/sm80_stages.cuh"
 
 // --- multiplying -----------------------------------------------------------------------------------------------------
-
-template <bool TRANSPOSED>
-__device__ __forceinline__ void load_matrices(u32 (&x)[4], u32 from) {
-    if constexpr (TRANSPOSED) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(from));
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(from));
-    }
-}
 
 __device__ __forceinline__ void multiply(R (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #define KP_MMA(SHAPE, TYPES, LETTER)                                                                                   \
@@ -133,49 +64,125 @@ __device__ __forceinline__ void multiply(R (&d)[4], const u32 (&a)[4], u32 b0, u
     else if constexpr (TYPE == F16) KP_MMA("m16n8k16", "f32.f16.f16.f32", "f");
     else if constexpr (TYPE == TF32) KP_MMA("m16n8k8", "f32.tf32.tf32.f32", "f");
 #if KP_FP8
-    else if constexpr (TYPE == E4M3) KP_MMA("m16n8k32", "f32.e4m3.e4m3.f32", "f");
-    else if constexpr (TYPE == E5M2) KP_MMA("m16n8k32", "f32.e5m2.e5m2.f32", "f");
+    else if constexpr (TYPE == E4M3 && KP_B_TYPE == E4M3) KP_MMA("m16n8k32", "f32.e4m3.e4m3.f32", "f");
+    else if constexpr (TYPE == E4M3) KP_MMA("m16n8k32", "f32.e4m3.e5m2.f32", "f");
+    else if constexpr (KP_B_TYPE == E4M3) KP_MMA("m16n8k32", "f32.e5m2.e4m3.f32", "f");
+    else KP_MMA("m16n8k32", "f32.e5m2.e5m2.f32", "f");
 #endif
 #endif
 #undef KP_MMA
 }
 
-/// The fragments of A: 16 rows from `row` on, at step `step`.
-template <bool OUTER>
-__device__ __forceinline__ void load_a(u32 (&x)[4], u32 base, u32 row, u32 step, u32 lane) {
-    if constexpr (OUTER) {
-        u32 k = step * 16 + lane % 8 + lane / 16 * 8, run = row / 8 + lane / 8 % 2;
-        load_matrices<true>(x, base + place<T::BM / RUN>(k, run));
-    } else {
-        load_matrices<false>(x, base + place<8>(row + lane % 16, step * 2 + lane / 16));
-    }
-}
+/// A square of fragments; element e of one belongs to row e / 2 · 8 + lane / 4 and column lane % 4 · 2 + e % 2 of its 16 × 8.
+typedef R Square[T::FM][T::FN][4];
 
-/// Those of B: 16 columns from `column` on; two registers for each 8.
-template <bool OUTER>
-__device__ __forceinline__ void load_b(u32 (&x)[4], u32 base, u32 column, u32 step, u32 lane) {
-    if constexpr (OUTER) {
-        u32 k = step * 16 + lane % 16, run = column / 8 + lane / 16;
-        load_matrices<true>(x, base + place<T::BN / RUN>(k, run));
-    } else {
-        load_matrices<false>(x, base + place<8>(column + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
-    }
-}
+/// The scales of one row of A or column of B, of all its blocks along k.
+struct ScaleLine {
+    /// The first.
+    const u8 *codes;
+    /// Bytes from one block to the next, and from one stage's to the next's; how many blocks there are.
+    u32 block, stage, count;
 
-/// Adds the products of one stage.
-template <bool A_OUTER, bool B_OUTER>
-__device__ __forceinline__ void multiply_stage(R (&sums)[T::FM][T::FN][4], u32 a, u32 b, u32 row, u32 column, u32 lane) {
+    __device__ __forceinline__ ScaleLine(const Operand &s, u32 batch, u32 o, bool is_there) {
+        constexpr u32 BYTES = SUMS == MX ? 1 : 4, COUNT = SUMS == MX ? 4 : 1;
+        u64 place = scale_place(o / s.block_outer, 0, s.scale_outer, s.scale_inner, s.inner_blocks);
+        bool in_tiles = (s.scale_outer | s.scale_inner) == 0;
+        codes = static_cast<const u8 *>(s.scales) + (batch * s.scale_stride + place) * BYTES;
+        block = in_tiles ? 1 : (u32)s.scale_inner * BYTES;
+        stage = in_tiles ? 512 : block * COUNT;
+        count = is_there ? s.inner_blocks : 0;
+    }
+
+    /// What stage `step` needs of them: the bits of an F32, or four E8M0.
+    __device__ __forceinline__ u32 of_stage(u32 step) const {
+        const u8 *at = codes + (u64)step * stage;
+        if constexpr (SUMS == BLOCKS) return step < count ? *reinterpret_cast<const u32 *>(at) : 0;
+        u32 word = 0;
 #pragma unroll
+        for (u32 n = 0; n < 4; ++n)
+            if (step * 4 + n < count) word |= (u32)at[n * block] << n * 8;
+        return word;
+    }
+};
+
+/// Scale `n` of what `of_stage` answers.
+__device__ __forceinline__ float scale_of(u32 word, int n) {
+    if constexpr (SUMS == BLOCKS) return __uint_as_float(word);
+    u32 code = word >> n * 8 & 255;
+    // 2^-127 has a form of its own, and the last code is not infinite but no number.
+    return __uint_as_float(code == 0 ? 1u << 22 : code == 255 ? 0x7fffffffu : code << 23);
+}
+
+/// The scales of a thread's rows and columns of the tile: number `n` of each word of a stage, rows' first.
+struct Factors {
+    float row[T::FM][2], column[T::FN][2];
+
+    __device__ __forceinline__ Factors(const u32 *words, int n, u32 first_row, u32 first_column, u32 lane) {
+        const u32 *rows = words + first_row + lane / 4, *columns = words + T::BM + first_column + lane % 4 * 2;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+            for (int i = 0; i < T::FM; ++i) row[i][h] = scale_of(rows[i * 16 + h * 8], n);
+#pragma unroll
+            for (int j = 0; j < T::FN; ++j) column[j][h] = scale_of(columns[j * 8 + h], n);
+        }
+    }
+
+    /// Adds a fragment's sums to all that was summed before.
+    __device__ __forceinline__ void add(R (&sums)[4], const R (&part)[4], int i, int j) const {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[e] += part[e] * (row[i][e / 2] * column[j][e % 2]);
+    }
+};
+
+/// Calls `each(i, j)` for every fragment of a square.
+template <class F> __device__ __forceinline__ void for_fragments(F each) {
+#pragma unroll
+    for (int i = 0; i < T::FM; ++i)
+#pragma unroll
+        for (int j = 0; j < T::FN; ++j) each(i, j);
+}
+
+__device__ __forceinline__ void clear(Square &sums) {
+    for_fragments([&](int i, int j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[i][j][e] = (R)0;
+    });
+}
+
+/// Adds the products of one stage, whose scales are `words`.
+template <bool A_OUTER, bool B_OUTER>
+__device__ __forceinline__ void multiply_stage(Square &sums, u32 a, u32 b, const u32 *words, u32 row, u32 column, u32 lane) {
+    Square stage;
+    clear(stage);
+    // Scales of each step besides would not fit into registers unrolled.
+#pragma unroll(SUMS == MX ? 1 : 4)
     for (int step = 0; step < 4; ++step) {
         u32 x[T::FM][4], y[T::FN / 2][4];
 #pragma unroll
         for (int i = 0; i < T::FM; ++i) load_a<A_OUTER>(x[i], a, row + i * 16, step, lane);
 #pragma unroll
         for (int j = 0; j < T::FN / 2; ++j) load_b<B_OUTER>(y[j], b, column + j * 16, step, lane);
+        auto add_products = [&](R(&d)[4], int i, int j) { multiply(d, x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]); };
+        if constexpr (SUMS == MX) {
+            Factors factors(words, step, row, column, lane);
+            for_fragments([&](int i, int j) {
+                R part[4] = {0, 0, 0, 0};
+                add_products(part, i, j);
+                factors.add(sums[i][j], part, i, j);
+            });
+        } else {
+            for_fragments([&](int i, int j) { add_products(SUMS == UNIT ? sums[i][j] : stage[i][j], i, j); });
+        }
+    }
+    if constexpr (SUMS == BLOCKS) {
+        Factors factors(words, 0, row, column, lane);
+        for_fragments([&](int i, int j) { factors.add(sums[i][j], stage[i][j], i, j); });
+    } else if constexpr (SUMS == STAGE) {
+        for_fragments([&](int i, int j) {
 #pragma unroll
-        for (int i = 0; i < T::FM; ++i)
-#pragma unroll
-            for (int j = 0; j < T::FN; ++j) multiply(sums[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
+            for (int e = 0; e < 4; ++e) sums[i][j][e] += stage[i][j][e];
+        });
     }
 }
 
@@ -200,21 +207,26 @@ extern "C" __global__ void __launch_bounds__(T::THREADS, TILE == 0 ? 1 : 2) sm80
             // An empty group too, so that the number of groups under way is always the same.
             asm volatile("cp.async.commit_group;" ::: "memory");
         };
-        R sums[T::FM][T::FN][4];
-#pragma unroll
-        for (int i = 0; i < T::FM; ++i)
-#pragma unroll
-            for (int j = 0; j < T::FN; ++j)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) sums[i][j][e] = (R)0;
+        Square sums;
+        clear(sums);
+        // Of this thread's row or column; two stages' in turn.
+        bool is_row = threadIdx.x < T::BM;
+        u32 at = is_row ? threadIdx.x : threadIdx.x - T::BM, half = at >= T::BN / 2, in_half = at - half * (T::BN / 2);
+        ScaleLine line = is_row ? ScaleLine(p.a, item.row_batch, item.row + at, at < item.rows)
+                                : ScaleLine(p.b, item.b, (half ? item.col[1] : item.col[0]) + in_half,
+                                            at < T::BN && in_half < (half ? item.cols[1] : item.cols[0]));
+        u32(*scales)[T::BM + T::BN] = reinterpret_cast<u32(*)[T::BM + T::BN]>(stages + STAGES * T::STAGE);
+        u32 word = SCALED_ALONG_K ? line.of_stage(0) : 0;
         for (int ahead = 0; ahead < STAGES - 1; ++ahead) load(ahead);
         for (u32 step = 0; step < steps; ++step) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            if (SCALED_ALONG_K && threadIdx.x < T::BM + T::BN) scales[step % 2][threadIdx.x] = word;
             // What this step reads is there for all, and what the next load overwrites has been read by all.
             __syncthreads();
             load(step + STAGES - 1);
             u32 base = shared_address(stages + step % STAGES * T::STAGE);
-            multiply_stage<KP_A_OUTER, KP_B_OUTER>(sums, base, base + T::A_BYTES, row, column, lane);
+            if (SCALED_ALONG_K) word = line.of_stage(step + 1);
+            multiply_stage<KP_A_OUTER, KP_B_OUTER>(sums, base, base + T::A_BYTES, scales[step % 2], row, column, lane);
         }
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads();

@@ -135,6 +135,12 @@ fn the_matrix_unit_is_used_where_there_is_one() {
     // Rows of 4095 elements are not 16 bytes apart.
     assert_eq!(best(90, "gemm 1x4096x4096x4095 bf16:bf16:bf16 b=col"), "sm80");
     assert_eq!(best(89, "gemm 1x4096x4096x4096 e4m3:e4m3:bf16 b=col acc=f32fast"), "sm80");
+    for types in
+        ["e4m3:e5m2:bf16", "e4m3@row:e4m3@row:bf16", "e4m3@1x128^outer:e4m3@128x128:bf16", "e4m3@mx:e4m3@mx:bf16"]
+    {
+        assert_eq!(best(89, &format!("gemm 1x4096x4096x4096 {types} b=col")), "sm80", "{types}");
+    }
+    assert_eq!(best(90, "gemm 1x4096x4096x4096 e4m3@mx:e4m3@mx:bf16 b=col"), "sm80");
     assert_eq!(best(80, "gemm 1x4096x4096x4096 i8:i8:i32 b=col"), "sm80");
 }
 
