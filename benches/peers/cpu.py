@@ -401,7 +401,8 @@ def measure(args, name, rows, method, threads):
     suite = f"peers-{name}-{method}-{threads}t"
     before = rivals(rows, threads)
     environment = os.environ | {"KP_THREADS": str(threads)}
-    beside.run_kp(args.kp, args.out, suite, best(before), method, args.best, args.budget, environment)
+    options = ["--method", method, "--best", str(args.best), "--budget", args.budget]
+    beside.run_kp(args.kp, args.out, suite, best(before), options, environment)
     after = rivals(rows, threads)
     means = {key: (ns + after[key]) / 2 for key, ns in before.items() if key in after}
     return beside.merge(args.out, suite, best(means))
@@ -425,12 +426,12 @@ def main():
             os.sched_setaffinity(0, cores[-threads:])
             torch.set_num_threads(threads)
             for name in args.families or FAMILIES:
-                rows, fastest = [row for row in FAMILIES[name]() if args.only in row.problem], {}
+                rows, done = [row for row in FAMILIES[name]() if args.only in row.problem], {}
                 for method in ("repeat", "rotate"):
                     some = [row for row in rows if row.cold == (method == "rotate")]
                     if some:
-                        fastest |= measure(args, name, some, method, threads)
-                beside.print_rows(f"{name}, {threads} threads", fastest)
+                        done |= measure(args, name, some, method, threads)
+                beside.print_rows(f"{name}, {threads} threads", done)
             os._exit(0)
         if os.waitpid(child, 0)[1] != 0:
             sys.exit(f"the run with {threads} threads failed")

@@ -12,9 +12,10 @@ after kp, and its time is the mean of the two medians. kp's candidate that calls
 what the two ways of timing differ by. `--seconds` ends the run early: what is left out is named.
 """
 
-import argparse, json, pathlib, subprocess, sys, time
+import argparse, pathlib, sys, time
 import torch, torch.nn.functional as F
 from triton.testing import do_bench, do_bench_cudagraph
+import beside
 
 E4M3, BF16, F16 = torch.float8_e4m3fn, torch.bfloat16, torch.float16
 
@@ -138,33 +139,14 @@ def rivals(family, rows, method, warm):
 
 
 def measure(args, name, family, method, rows, folder):
+    suite = f"peers-{name}-{method}"
+    peer = lambda times: {family.problem(*row): (family.peer, ns) for row, ns in times.items()}
     before = rivals(family, rows, method, args.warm)
-    suite = folder / f"peers-{name}-{method}.txt"
-    suite.write_text("".join(family.problem(*row) + "\n" for row in rows))
-    peers = folder / "peers.jsonl"
-    lines = ({"problem": family.problem(*row), "peer": family.peer, "peer_ns": ns} for row, ns in before.items())
-    peers.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [args.kp, "bench", str(suite), "--method", method, "--best", str(args.best), "--beside", "cublaslt#0"]
-    command += ["--budget", args.budget, "--warm", f"{args.warm}ms"]
-    command += ["--peers", str(peers), "--record", str(folder), "--quiet", "--no-check", "--json"]
-    # The record has what is printed.
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    options = ["--method", method, "--best", str(args.best), "--beside", "cublaslt#0"]
+    options += ["--budget", args.budget, "--warm", f"{args.warm}ms"]
+    beside.run_kp(args.kp, folder, suite, peer(before), options)
     after = rivals(family, rows, method, args.warm)
-    return merge(folder, suite.stem, {family.problem(*row): (before[row] + after[row]) / 2 for row in before if row in after})
-
-
-def merge(folder, suite, times):
-    """Puts the mean of both times into the record; answers the ratios."""
-    path = max(folder.glob(f"*/*-{suite}.jsonl"))
-    header, *rows = [json.loads(line) for line in path.read_text().splitlines()]
-    ratios = {}
-    for row in rows:
-        if row.get("peer") and row["problem"] in times:
-            row["peer_ns"] = round(times[row["problem"]])
-            row["ratio"] = float(f"{row['peer_ns'] / row['median_ns']:.4g}")
-            ratios[row["problem"]] = (row["ratio"], f"{row['kernel']}#{row['variant']}", row["tflops"], row["gbs"])
-    path.write_text("".join(json.dumps(line) + "\n" for line in [header, *rows]))
-    return ratios
+    return beside.merge(folder, suite, peer({row: (ns + after[row]) / 2 for row, ns in before.items() if row in after}))
 
 
 def main():
@@ -180,22 +162,14 @@ def main():
     end = time.monotonic() + args.seconds
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.families or [name for name in FAMILIES if name != "f16"]:
-        family, all_ratios = FAMILIES[name], {}
+        family, done = FAMILIES[name], {}
         for method in ("graph", "flush"):
             rows = [row for row in family.rows if (operations(row) < SHORT) == (method == "graph")]
             if rows and time.monotonic() < end:
-                all_ratios |= measure(args, name, family, method, rows, args.out)
+                done |= measure(args, name, family, method, rows, args.out)
             elif rows:
                 print(f"{name}: {len(rows)} rows left out, the time is over")
-        for problem, (ratio, kernel, tflops, gbs) in all_ratios.items():
-            print(f"{problem:75} {kernel:24} {tflops:7.1f} TFLOP/s {gbs:7.0f} GB/s  {ratio:.3f}")
-        if all_ratios:
-            product = 1.0
-            for ratio, *_ in all_ratios.values():
-                product *= ratio
-            least = min(all_ratios, key=lambda problem: all_ratios[problem][0])
-            print(f"{name}: {len(all_ratios)} rows, mean {product ** (1 / len(all_ratios)):.3f}, least {all_ratios[least][0]:.3f} ({least})")
-        sys.stdout.flush()
+        beside.print_rows(name, done)
 
 
 if __name__ == "__main__":
