@@ -12,7 +12,7 @@
 
 namespace tcgen05 {
 
-enum class Kind { F16, F8F6F4, MXF8F6F4, MXF4, MXF4NVF4 };
+enum class Kind { TF32, F16, F8F6F4, MXF8F6F4, MXF4, MXF4NVF4 };
 
 // --- Memory. By one converged warp, if PAIR is 2 by one of each block; the same warp frees it.
 
@@ -61,8 +61,10 @@ template <int PAIR> KP_FN void commit(u32 bar) {
 
 // Multiplies 32 bytes of k of A and B; `accumulate` 0 overwrites the sums.
 template <int PAIR, Kind KIND> KP_FN void mma(u32 sums, u64 a, u64 b, u32 instruction, u32 accumulate) {
-    if constexpr (PAIR == 1 && KIND == Kind::F16) KP_MMA("1", "f16");
+    if constexpr (PAIR == 1 && KIND == Kind::TF32) KP_MMA("1", "tf32");
+    else if constexpr (PAIR == 1 && KIND == Kind::F16) KP_MMA("1", "f16");
     else if constexpr (PAIR == 1) KP_MMA("1", "f8f6f4");
+    else if constexpr (KIND == Kind::TF32) KP_MMA("2", "tf32");
     else if constexpr (KIND == Kind::F16) KP_MMA("2", "f16");
     else KP_MMA("2", "f8f6f4");
 }

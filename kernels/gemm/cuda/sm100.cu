@@ -1,5 +1,5 @@
-// D = act(alpha · A·B + beta · C + bias) + residual on sm_100: floats of 16, 8 and 4 bits, blocks of 8 and 4 bits scaled (MX, NVFP4),
-// sums in f32. Never run: no such device was at hand. `kernels/gemm/blackwell.md` lists what to review.
+// D = act(alpha · A·B + beta · C + bias) + residual on sm_100: TF32, floats of 16 and 8 bits, blocks of 8-bit and 4-bit floats with scales (MX,
+// NVFP4); sums in f32. Never run: no such device was at hand. `kernels/gemm/blackwell.md` lists what to review.
 //
 //     warp 0         A, B, scales ─ TMA ─▶ ring of KP_STAGES stages of 128 bytes of k
 //     warp 1         ring ─ tcgen05 ─▶ sums in TMEM, KP_SUMS tiles; one thread. Allocates TMEM
@@ -18,7 +18,7 @@
 // Blocks are persistent; each cluster takes the tiles of `Schedule`. Tensor maps have 3 dimensions, zeros outside, and
 //     A  k-major: box {128 bytes, 128 rows}          m-major (KP_A_MN): box {64, 64 of k}     128-byte swizzle
 //     B  k-major: box {128 bytes, B_ROWS rows}       n-major (KP_B_MN): box {64, 64 of k}     128-byte swizzle
-//     scales  {128 words, tiles along k, tiles along rows}: box {128, KP_SCALES, 1 or KP_BN / 128}, no swizzle
+//     scales  {128 words, tiles along k, tiles along rows}: box {128, KP_SCALES, 1 (A) or B_TILES}, no swizzle
 //     D  box {`Out::WIDTH` bytes, 128 rows}, swizzle of that width
 //
 // The matrix unit reads scales in tiles of 128 rows x 4 along k (kp-hal's `ScaleLayout::Tiles`), four along k being a word: see blackwell.md.
@@ -26,7 +26,7 @@
 // products that read them are known to be complete.
 //
 // Launch: grid a multiple of KP_PAIR, at most what fits at once, clusters of KP_PAIR; 256 threads; dynamic shared memory `Config::SHARED`;
-// attribute programmatic stream serialization allowed. KP_INSTRUCTION, KP_A_DESCRIPTOR, KP_B_DESCRIPTOR are the host's.
+// attribute programmatic stream serialization allowed. KP_INSTRUCTION and KP_*_DESCRIPTOR are the host's.
 //
 // Limits: k at least 1; rows of A, B and D, and matrices of a batch, are a multiple of 16 bytes apart; a row of D itself is one too. No tile's
 // k is parted. Scaled: k a multiple of what one product takes, no gate by halves. Gathered: rows of scales are whole words.
@@ -37,7 +37,7 @@ using tcgen05::Kind;
 
 struct Config {
     static constexpr Kind KIND = Kind::KP_KIND;
-    static constexpr bool SCALED = KIND != Kind::F16 && KIND != Kind::F8F6F4;
+    static constexpr bool SCALED = KIND != Kind::TF32 && KIND != Kind::F16 && KIND != Kind::F8F6F4;
     static constexpr Type D = Type::KP_D, C = Type::KP_C, BIAS = Type::KP_BIAS, RESIDUAL = Type::KP_RESIDUAL;
     static constexpr Act ACT = Act::KP_ACT;
     static constexpr Gate GATE = Gate::KP_GATE;
@@ -47,7 +47,8 @@ struct Config {
 
     static constexpr int BM = 128, BN = KP_BN, B_ROWS = BN / PAIR;
     // Elements of k in a stage, and products of 32 bytes in it.
-    static constexpr int BK = KIND == Kind::F16 ? 64 : KIND == Kind::F8F6F4 || KIND == Kind::MXF8F6F4 ? 128 : 256, STEPS = 4;
+    static constexpr int BITS = KIND == Kind::TF32 ? 32 : KIND == Kind::F16 ? 16 : KIND == Kind::F8F6F4 || KIND == Kind::MXF8F6F4 ? 8 : 4;
+    static constexpr int BK = 1024 / BITS, STEPS = 4;
     static constexpr int A_BOXES = A_MN ? BM / 64 : 1;
     static constexpr int B_BOXES = B_MN ? B_ROWS / 64 : GATE == Gate::HALVES && PAIR == 1 ? 2 : 1;
     static constexpr int A_BYTES = BM * 128, B_BYTES = B_ROWS * 128, STAGE = A_BYTES + B_BYTES;
@@ -77,10 +78,11 @@ struct Config {
 
     static_assert(PAIR == 1 || PAIR == 2, "a block, or a pair");
     static_assert(BN % 64 == 0 && BN <= 256 && (!B_MN || B_ROWS % 64 == 0), "what the matrix unit takes, in whole boxes");
+    static_assert(!B_MN || GATE != Gate::HALVES || BN / 2 % 64 == 0, "a box is of one half of a gate");
     static_assert(USED <= 512, "tensor memory");
-    static_assert(KIND == Kind::F16 || (!A_MN && !B_MN), "operands of 8 and 4 bits are k-major");
+    static_assert(KIND == Kind::F16 || (!A_MN && !B_MN), "operands that do not have 16 bits are k-major");
     static_assert(SCALED || !GATHER, "scales are what is gathered");
-    static_assert(!SCALED || (BN % 128 == 0 && GATE != Gate::HALVES), "columns are scaled in whole tiles");
+    static_assert(!SCALED || GATE != Gate::HALVES, "scales of columns are of one run of them");
     static_assert(BN / GATES % SLAB_COLUMNS == 0 && SLAB_COLUMNS % 32 == 0, "sums are read 32 columns at a time");
     static_assert(SHARED <= 232448, "shared memory of a block");
 };
@@ -151,7 +153,7 @@ KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, const T
             ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
             if (rank == 0) ptx::mbarrier_expect(ring.full(), Config::LOADED);
             u32 full = Config::PAIR == 2 ? ptx::in_block(ring.full(), 0) : ring.full();
-            i32 along = k * Config::BK / (Config::BK == 256 ? 2 : 1); // pairs of 4-bit elements are bytes to the map
+            i32 along = k * Config::BK / (Config::BITS == 4 ? 2 : 1); // pairs of 4-bit elements are bytes to the map
 #pragma unroll
             for (int i = 0; i < Config::A_BOXES; i++) {
                 i32 row = m * Config::BM + i * (Config::BM / Config::A_BOXES);
@@ -163,9 +165,9 @@ KP_FN void load(const Params &p, const TensorMap *a, const TensorMap *b, const T
                 load_box(ring.b() + i * (Config::B_BYTES / Config::B_BOXES), b, full, Config::B_MN ? row : along, Config::B_MN ? along : row, b_batch);
             }
             if constexpr (Config::SCALED && !Config::GATHER) {
-                // All columns' scales are needed by both blocks, since each multiplies its rows by all of B.
+                // All columns' scales are needed by both blocks, since each multiplies its rows by all of B: the tiles that have them.
                 load_box(ring.a_scales(), a_scale, full, 0, k * Config::SCALES, a_batch * p.a_tiles + m);
-                load_box(ring.b_scales(), b_scale, full, 0, k * Config::SCALES, b_batch * p.b_tiles + item.n * Config::B_TILES);
+                load_box(ring.b_scales(), b_scale, full, 0, k * Config::SCALES, b_batch * p.b_tiles + item.n * Config::BN / 128);
             }
         }
     }
@@ -212,7 +214,7 @@ KP_FN void gather(const Params &p, Ring ring, u32 rank) {
         for (u32 k = 0; k < p.tiles.k; k++, ring.step()) {
             ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
             gather_words<1>(ring.a_scales(), p.a_scales, p.epilogue.m, a_batch, m * Config::BM, p.words, k * Config::SCALES);
-            gather_words<Config::B_TILES>(ring.b_scales(), p.b_scales, p.epilogue.n, b_batch, item.n * Config::BN, p.words, k * Config::SCALES);
+            gather_words<Config::B_TILES>(ring.b_scales(), p.b_scales, p.epilogue.n, b_batch, item.n * Config::BN & ~127u, p.words, k * Config::SCALES);
             ptx::copy_commit();
             if (under_way < AHEAD) under_way++;
             else ptx::copy_wait<AHEAD>(), tell();
@@ -245,6 +247,8 @@ KP_FN void multiply(const Params &p, Ring ring, Sums sums, u32 tmem) {
         ptx::mbarrier_wait_relaxed(sums.free(), sums.parity ^ 1);
         tcgen05::fence_after();
         u32 d = tmem + sums.slot * Config::BN;
+        // Columns of the first tile of scales that belong to the tile of D before.
+        u32 before = item.n * Config::BN % 128 / 32;
         for (u32 k = 0; k < p.tiles.k; k++, ring.step()) {
             ptx::mbarrier_wait(ring.full(), ring.parity);
             tcgen05::fence_after();
@@ -264,7 +268,7 @@ KP_FN void multiply(const Params &p, Ring ring, Sums sums, u32 tmem) {
                     constexpr int S = Config::SCALES;
                     u32 tile = step * S / 4, first = step * S % 4;
                     tcgen05::mma<Config::PAIR, Config::KIND>(d, a + step * A_STEP, b + step * B_STEP, KP_INSTRUCTION | first << 29 | first << 4, accumulate,
-                                                             a_scales + tile * 4, b_scales + tile * Config::B_TILES * 4);
+                                                             a_scales + tile * 4, b_scales + tile * Config::B_TILES * 4 + before);
                 } else {
                     tcgen05::mma<Config::PAIR, Config::KIND>(d, a + step * A_STEP, b + step * B_STEP, KP_INSTRUCTION, accumulate);
                 }
@@ -285,12 +289,14 @@ KP_FN void put(const Config::Out &out, const float (&d)[N], const float (&scale)
     u32 lane = ptx::lane();
 #pragma unroll
     for (int i = 0; i < Config::SLAB_COLUMNS / 8; i += 2) {
+        auto columns = out.columns(corner, i / Out::CHUNK);
         float2 y[2][2];
 #pragma unroll
         for (int g = 0; g < 2; g++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                y[g][h] = out.result(d, i + g, h, (i64)row + first + lane / 4 + 8 * h, corner, corner + (i + g) * 8 + 2 * (lane % 4), batch, scale[h]);
+                y[g][h] = out.result(d, i + g, h, (i64)row + first + lane / 4 + 8 * h, corner, corner + (i + g) * 8 + 2 * (lane % 4), batch, scale[h],
+                                     columns);
         if constexpr (Out::SIZE == 2) {
             ptx::store_matrices(slab + Out::place(first + lane % 16, i * 16 + lane / 16 * 16), pack<Config::D>(y[0][0].x, y[0][0].y),
                                 pack<Config::D>(y[0][1].x, y[0][1].y), pack<Config::D>(y[1][0].x, y[1][0].y),

@@ -152,3 +152,8 @@ fn padding(spec: &GemmSpec, rows: u32) -> Option<Cow<'static, str>> {
     let whole = u64::from(spec.m).next_multiple_of(rows.into());
     (whole != u64::from(spec.m)).then(|| format!("pads m from {} to {whole}", spec.m).into())
 }
+
+/// The note of a kernel that no device has run yet, see `kernels/gemm/blackwell.md`.
+fn never_run(note: Option<Cow<'static, str>>) -> Option<Cow<'static, str>> {
+    Some(note.map_or("never run yet".into(), |note| format!("never run yet, {note}").into()))
+}

@@ -1,4 +1,4 @@
-//! D = act(alpha · A·B + beta · C + bias) + residual on `tcgen05`: floats of 16, 8 and 4 bits, and blocks of 8 and 4 bits.
+//! D = act(alpha · A·B + beta · C + bias) + residual on `tcgen05`: TF32, floats of 16 and 8 bits, blocks of 8 and 4 bits.
 //!
 //! See `kernels/gemm/cuda/sm100.cu` and `kernels/gemm/blackwell.md`. Never run. Limits: as `sm90`'s; k of blocks with
 //! scales a multiple of 32, of 64 if elements have 4 bits, and of four scales unless they lie in tiles (`^tiles`); no gate by halves with them.
@@ -96,7 +96,7 @@ impl Kernel<Gemm> for Sm100 {
     }
 
     fn note(&self, _: &Caps, p: &GemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
-        super::padding(p, 128 * tile(variant).pair)
+        super::never_run(super::padding(p, 128 * tile(variant).pair))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
@@ -122,7 +122,7 @@ fn room(caps: &Caps, kind: Kind, tile: &Tile, spec: &GemmSpec) -> Option<Room> {
 fn operands(spec: &GemmSpec) -> std::result::Result<Kind, Unsupported> {
     let Some(kind) = Kind::of(spec) else {
         sm90::operands(spec)?;
-        return Err(Unsupported::DType { operand: "b", got: spec.b.dtype() });
+        return Err(Unsupported::DType { operand: "a", got: spec.a.dtype() });
     };
     if kind.scales() == 0 {
         sm90::operands(spec)?;
@@ -194,6 +194,7 @@ pub(super) fn builds() -> Vec<Listed> {
         "1x4096x4096x4096 bf16:bf16:bf16",
         "1x4096x4096x4096 bf16:bf16:f32 b=col",
         "1x4096x4096x4096 f16:f16:f16 b=col",
+        "1x4096x4096x4096 tf32:tf32:f32 b=col",
         "1x4096x4096x4096 bf16:bf16:bf16 b=col bias=bf16 act=gelu_tanh",
         "1x4096x4096x4096 bf16:bf16:bf16 b=col act=silu gate=halves",
         "1x4096x4096x4096 bf16:bf16:bf16 b=col residual=bf16",

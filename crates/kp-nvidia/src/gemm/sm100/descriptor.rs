@@ -10,6 +10,8 @@ use kp_hal::{
 /// What `tcgen05.mma` multiplies, by its name in the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
+    /// TF32.
+    Tf32,
     /// 16-bit floats.
     F16,
     /// 8-bit floats.
@@ -25,10 +27,11 @@ pub(super) enum Kind {
 impl Kind {
     /// Of two operands, if there is one.
     pub(super) fn of(spec: &GemmSpec) -> Option<Self> {
-        use DType::{Bf16, E2m1, E4m3, E5m2, F16};
+        use DType::{Bf16, E2m1, E4m3, E5m2, F16, Tf32};
         let scheme = |s: Scheme| if s == Scheme::Mx || s == Scheme::Nv { s } else { Scheme::None };
         let (a, b) = (scheme(spec.a.format.scheme), scheme(spec.b.format.scheme));
         match (spec.a.dtype(), spec.b.dtype(), a, b) {
+            (Tf32, Tf32, Scheme::None, Scheme::None) => Some(Self::Tf32),
             (Bf16, Bf16, Scheme::None, Scheme::None) | (F16, F16, Scheme::None, Scheme::None) => Some(Self::F16),
             (E4m3 | E5m2, E4m3 | E5m2, Scheme::None, Scheme::None) => Some(Self::F8f6f4),
             (E4m3 | E5m2, E4m3 | E5m2, Scheme::Mx, Scheme::Mx) => Some(Self::Mxf8f6f4),
@@ -40,6 +43,7 @@ impl Kind {
 
     pub(super) const fn name(self) -> &'static str {
         match self {
+            Self::Tf32 => "TF32",
             Self::F16 => "F16",
             Self::F8f6f4 => "F8F6F4",
             Self::Mxf8f6f4 => "MXF8F6F4",
@@ -51,6 +55,7 @@ impl Kind {
     /// Elements of k that one product takes: 32 bytes (section 9.7.16.2.1).
     pub(super) const fn k(self) -> u32 {
         match self {
+            Self::Tf32 => 8,
             Self::F16 => 16,
             Self::F8f6f4 | Self::Mxf8f6f4 => 32,
             Self::Mxf4 | Self::Mxf4nvf4 => 64,
@@ -60,7 +65,7 @@ impl Kind {
     /// Scales of a row that one product takes (section 9.7.16.10.7.1); 0 if there are none.
     pub(super) const fn scales(self) -> u32 {
         match self {
-            Self::F16 | Self::F8f6f4 => 0,
+            Self::Tf32 | Self::F16 | Self::F8f6f4 => 0,
             Self::Mxf8f6f4 => 1,
             Self::Mxf4 => 2,
             Self::Mxf4nvf4 => 4,
@@ -70,6 +75,7 @@ impl Kind {
     /// How this kind's instruction descriptor spells a type.
     const fn code(self, t: DType) -> u32 {
         match (self, t) {
+            (Self::Tf32, _) => 2,
             (Self::F16, DType::Bf16) | (_, DType::E5m2 | DType::E2m1) => 1,
             _ => 0,
         }
@@ -155,7 +161,7 @@ mod tests {
     /// Each field where tables 42, 43 and 44 have it.
     #[test]
     fn instructions_have_their_fields_where_the_tables_say() {
-        use DType::{Bf16, E2m1, E4m3, E5m2, F16};
+        use DType::{Bf16, E2m1, E4m3, E5m2, F16, Tf32};
         let k = [Major::K; 2];
         // The number that public kernels write for bf16, 128 × 256.
         assert_eq!(instruction(Kind::F16, [Bf16; 2], k, (128, 256)), 1 << 4 | 1 << 7 | 1 << 10 | 32 << 17 | 8 << 24);
@@ -174,6 +180,7 @@ mod tests {
         };
         assert_eq!(fields(Kind::F16, [F16; 2], [Major::Mn, Major::K], (256, 64)), ((0, 0), (1, 0), 0, 256, 64));
         assert_eq!(fields(Kind::F16, [Bf16; 2], [Major::K, Major::Mn], (128, 192)), ((1, 1), (0, 1), 0, 128, 192));
+        assert_eq!(fields(Kind::Tf32, [Tf32; 2], k, (256, 128)), ((2, 2), (0, 0), 0, 256, 128));
         assert_eq!(fields(Kind::F8f6f4, [E4m3, E5m2], k, (256, 256)), ((0, 1), (0, 0), 0, 256, 256));
         assert_eq!(fields(Kind::Mxf8f6f4, [E5m2, E4m3], k, (256, 256)), ((1, 0), (0, 0), 1, 256, 256));
         assert_eq!(fields(Kind::Mxf4, [E2m1; 2], k, (128, 128)), ((1, 1), (0, 0), 1, 128, 128));
@@ -232,6 +239,20 @@ mod tests {
             let seen = swizzled(begin + piece % 8 * 16 + piece / 8 * leading + k % 8 * 128 + k / 8 * stride);
             let put = piece / 8 * (64 * 128) + copied_to(step * 16 + k, piece % 8 * 16);
             assert_eq!(seen, put, "step {step}, piece {piece}, k {k}");
+        }
+    }
+
+    /// Tiles of D of 64 and 192 columns begin in the middle of a tile of scales: the columns before are another's.
+    #[test]
+    fn columns_of_any_tile_find_their_scales() {
+        for (n, tile) in [64_u32, 128, 192, 256].into_iter().flat_map(|n| (0..7).map(move |tile| (n, tile))) {
+            let (first, before, loaded) = (tile * n / 128, tile * n % 128 / 32, n.div_ceil(128));
+            for column in 0..n {
+                // Lane column % 32, and columns from `before` on, of which four are a tile's.
+                let (lane, at) = (column % 32, before + column / 32);
+                assert!(at < 4 * loaded, "{n} columns, tile {tile}");
+                assert_eq!((first + at / 4) * 128 + at % 4 * 32 + lane, tile * n + column);
+            }
         }
     }
 

@@ -94,7 +94,7 @@ impl Ready {
         let scales = (kind.scales() > 0 && !super::gathers(spec)).then(|| {
             let boxed =
                 |matrix: &Matrix, outer: u32, rows: u32| scale_map(matrix, outer, k, batch, [kind.scales(), rows]);
-            [boxed(&a, m, 1), boxed(&b, n, tile.n / 128)]
+            [boxed(&a, m, 1), boxed(&b, n, tile.n.div_ceil(128))]
         });
         let mut config = Config::new([tiles.min(clusters.into()) as u32 * tile.pair, 1, 1], super::THREADS);
         config.cluster = tile.pair;
