@@ -139,7 +139,7 @@ pub fn rtx_4090() -> Caps {
 /// NVIDIA GeForce RTX 5090: RTX Blackwell GPU architecture whitepaper, appendix A; tensor rates with f32 sums.
 pub fn rtx_5090() -> Caps {
     let mut caps = nvidia("sm_120a", 120, 1536, 100);
-    caps.set_features(["tma", "cp.async", "fp8", "fp4"]);
+    caps.set_features(["tma", "cp.async", "block_scale", "fp8", "fp4"]);
     caps.mma = DTypes::of(&[F64, Tf32, F16, Bf16, E4m3, E5m2, E2m1, I8, U8]);
     caps.units = 170;
     caps.l1_bytes = 128 << 10;
