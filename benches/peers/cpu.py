@@ -34,8 +34,10 @@ def numbers(*shape, dtype=F32):
     return (torch.ldexp(1 + torch.rand(shape), power) * sign).to(dtype)
 
 
-def copies(nbytes, cold):
-    return max(2, -(-BEYOND_CACHE // nbytes)) if cold else 1
+def copies(first, cold):
+    """`first`, and if it is to be read from memory as many copies of it as the cache does not hold."""
+    nbytes = first.numel() * first.element_size()
+    return [first] + [first.clone() for _ in range(max(1, -(-BEYOND_CACHE // nbytes)) if cold else 0)]
 
 
 class Row:
@@ -51,7 +53,7 @@ class Row:
 def linear(m, n, k, dtype, cold):
     def rival(threads):
         x = numbers(m, k, dtype=dtype)
-        w = [numbers(n, k, dtype=dtype) for _ in range(copies(n * k * dtype.itemsize, cold))]
+        w = copies(numbers(n, k, dtype=dtype), cold)
         return lambda i: F.linear(x, w[i % len(w)])
 
     return rival
@@ -76,8 +78,7 @@ def batched(count, n):
 def packed(m, n, k, dtype, cold):
     def rival(threads):
         x = numbers(m, k, dtype=dtype)
-        w = [numbers(n, k, dtype=dtype) for _ in range(copies(n * k * dtype.itemsize, cold))]
-        w = [torch.ops.mkldnn._reorder_linear_weight(w, m) for w in w]
+        w = [torch.ops.mkldnn._reorder_linear_weight(w, m) for w in copies(numbers(n, k, dtype=dtype), cold)]
         return lambda i: torch.ops.mkldnn._linear_pointwise(x, w[i % len(w)], None, "none", [], "")
 
     return rival
@@ -122,11 +123,9 @@ def onnx_linear(m, n, k, cold):
 
     def rival(threads):
         node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
-        x, runs = numbers(m, k).numpy(), []
-        for _ in range(copies(n * k * 4, cold)):
-            model = onnx_model([node], {"x": [m, k]}, {"y": [m, n]}, {"w": numbers(k, n).numpy()})
-            runs.append(bound(session(model, threads), x=x))
-        return each(runs)
+        x = numbers(m, k).numpy()
+        models = (onnx_model([node], {"x": [m, k]}, {"y": [m, n]}, {"w": w.numpy()}) for w in copies(numbers(k, n), cold))
+        return each([bound(session(model, threads), x=x) for model in models])
 
     return rival
 
@@ -136,12 +135,10 @@ def onnx_four_bit(m, n, k, level):
         node = onnx.helper.make_node(
             "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=32, accuracy_level=level
         )
-        x, runs = numbers(m, k).numpy(), []
-        for _ in range(copies(n * k // 2, m <= 8)):
-            codes = torch.randint(0, 256, (n, k // 32, 16), dtype=torch.uint8).numpy()
-            constants = {"w": codes, "s": (torch.rand(n * k // 32) + 0.5).numpy()}
-            runs.append(bound(session(onnx_model([node], {"x": [m, k]}, {"y": [m, n]}, constants), threads), x=x))
-        return each(runs)
+        x, scales = numbers(m, k).numpy(), (torch.rand(n * k // 32) + 0.5).numpy()
+        codes = copies(torch.randint(0, 256, (n, k // 32, 16), dtype=torch.uint8), m <= 8)
+        models = (onnx_model([node], {"x": [m, k]}, {"y": [m, n]}, {"w": w.numpy(), "s": scales}) for w in codes)
+        return each([bound(session(model, threads), x=x) for model in models])
 
     return rival
 
@@ -150,7 +147,7 @@ def int8_static(m, n, k, cold):
     def rival(threads):
         x = torch.randint(0, 255, (m, k), dtype=torch.uint8)
         scale, zero = torch.full((n,), 0.01), torch.zeros(n, dtype=torch.int64)
-        w = [torch.randint(-127, 128, (k, n), dtype=torch.int8) for _ in range(copies(n * k, cold))]
+        w = copies(torch.randint(-127, 128, (k, n), dtype=torch.int8), cold)
         w = [torch.ops.onednn.qlinear_prepack(w, [m, k]) for w in w]
         run = torch.ops.onednn.qlinear_pointwise
         return lambda i: run(x, 0.01, 0, w[i % len(w)], scale, zero, None, 1.0, 0, F32, "none", [], "")
@@ -162,7 +159,7 @@ def int8_dynamic(m, n, k, cold):
     def rival(threads):
         torch.backends.quantized.engine = "onednn"
         x, scale, zero = numbers(m, k), torch.full((n,), 0.01).double(), torch.zeros(n).long()
-        w = [torch.quantize_per_channel(numbers(n, k), scale, zero, 0, torch.qint8) for _ in range(copies(n * k, cold))]
+        w = copies(torch.quantize_per_channel(numbers(n, k), scale, zero, 0, torch.qint8), cold)
         w = [torch.ops.quantized.linear_prepack(w, None) for w in w]
         return lambda i: torch.ops.quantized.linear_dynamic(x, w[i % len(w)], True)
 
@@ -172,7 +169,7 @@ def int8_dynamic(m, n, k, cold):
 def int8_weights(m, n, k, cold):
     def rival(threads):
         x, scale = numbers(m, k, dtype=BF16), torch.full((n,), 0.01, dtype=BF16)
-        w = [torch.randint(-127, 128, (n, k), dtype=torch.int8) for _ in range(copies(n * k, cold))]
+        w = copies(torch.randint(-127, 128, (n, k), dtype=torch.int8), cold)
         return lambda i: torch._weight_int8pack_mm(x, w[i % len(w)], scale)
 
     return rival
@@ -182,7 +179,7 @@ def int4_weights(m, n, k):
     def rival(threads):
         x, group = numbers(m, k, dtype=BF16), 32
         first = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (n, k), dtype=torch.int32), 2)
-        w = [first.clone() for _ in range(copies(n * k // 2, m <= 8))]
+        w = copies(first, m <= 8)
         scales = torch.stack([torch.full((k // group, n), 0.01), torch.zeros(k // group, n)], -1).to(BF16)
         scales = [scales.clone() for _ in w]
         run = torch.ops.aten._weight_int4pack_mm_for_cpu
@@ -249,8 +246,7 @@ def four_bit_products():
 def sdpa(heads, kv_heads, queries, keys, dim, dtype, causal):
     def rival(threads):
         q = numbers(1, heads, queries, dim, dtype=dtype)
-        cold = copies(2 * kv_heads * keys * dim * dtype.itemsize, queries == 1)
-        kv = [[numbers(1, kv_heads, keys, dim, dtype=dtype) for _ in range(2)] for _ in range(cold)]
+        kv = copies(numbers(2, 1, kv_heads, keys, dim, dtype=dtype), queries == 1)
         run = F.scaled_dot_product_attention
         return lambda i: run(q, *kv[i % len(kv)], is_causal=causal, enable_gqa=heads != kv_heads)
 
@@ -295,7 +291,7 @@ def decoding(dtype):
 
 def over_rows(rows, dtype, run):
     def rival(threads):
-        x = [numbers(rows, 4096, dtype=dtype) for _ in range(copies(rows * 4096 * dtype.itemsize, rows > 1024))]
+        x = copies(numbers(rows, 4096, dtype=dtype), rows > 1024)
         return lambda i: run(x[i % len(x)])
 
     return rival
@@ -306,8 +302,7 @@ def onnx_rows(rows, op, **weights):
         node = onnx.helper.make_node(op, ["x", *weights], ["y"], axis=-1)
         constants = {name: numbers(4096).numpy() for name in weights}
         model = onnx_model([node], {"x": [rows, 4096]}, {"y": [rows, 4096]}, constants)
-        inputs = [numbers(rows, 4096).numpy() for _ in range(copies(rows * 4096 * 4, rows > 1024))]
-        return each([bound(session(model, threads), x=x) for x in inputs])
+        return each([bound(session(model, threads), x=x.numpy()) for x in copies(numbers(rows, 4096), rows > 1024)])
 
     return rival
 
