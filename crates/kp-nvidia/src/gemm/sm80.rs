@@ -92,7 +92,7 @@ fn shared_bytes((edge, stages): (u32, u32), sums: Sums) -> u32 {
     stages * 2 * edge * 128 + scales
 }
 
-/// `KP_SUMS` of the source.
+/// Where sums are kept, and what they are multiplied by on the way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sums {
     Unit,
@@ -116,7 +116,8 @@ impl Sums {
         }
     }
 
-    const fn name(self) -> &'static str {
+    /// `KP_SUMS` of the source.
+    const fn define(self) -> &'static str {
         match self {
             Self::Unit => "UNIT",
             Self::Stage => "STAGE",
@@ -184,7 +185,7 @@ fn build(
     let defines = vec![
         ("KP_TYPE", name(t)),
         ("KP_B_TYPE", name(of_b)),
-        ("KP_SUMS", sums.name().to_owned()),
+        ("KP_SUMS", sums.define().to_owned()),
         ("FINISH", finish.to_owned()),
         ("TILE", variant.0.to_string()),
         ("KP_STAGES", TILES[usize::from(variant.0)].1.to_string()),
