@@ -138,11 +138,12 @@ struct Config {
     static constexpr int SHARED = 1024 + BARRIERS + (2 * STAGES + 1) * 8;
 
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
-    // Registers per thread of the copying warpgroup and of the multiplying ones; their sum is what the launch gave all.
-    static constexpr int LAUNCHED = 65536 / KP_RESIDENT / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS);
-    static constexpr int COPYING = KP_RESIDENT > 1 ? 40 : WARPGROUPS == 1 ? 128 : 40;
+    // Registers per thread of the copying warpgroup and of two multiplying ones; their sum is what the launch gave all. One alone has enough.
+    static constexpr bool TRADES = WARPGROUPS > 1;
+    static constexpr int LAUNCHED = 65536 / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS), COPYING = 40;
     static constexpr int MULTIPLYING = (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 < 248 ? (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 : 248;
 
+    static_assert(KP_RESIDENT == 1 || WARPGROUPS == 1, "only small blocks share a multiprocessor");
     static_assert(TEAM_M * TEAM_N == TEAM && WM % 64 == 0 && WM * TEAM_M == KP_BM, "warpgroups part the tile");
     static_assert(TEAM_N == 1 || GATE != Gate::HALVES, "both halves of a gate are one warpgroup's");
     static_assert(CLUSTER_K == 1 || (CLUSTER_M * CLUSTER_N == 1 && !KP_PINGPONG && GATE != Gate::HALVES && WN % (8 * CLUSTER_K) == 0),
@@ -209,6 +210,7 @@ struct Items {
     }
     // Has the first item found here, divisions and all, rather than where it is used.
     KP_FN void keep() { asm volatile("" : "+r"(item.m), "+r"(item.n), "+r"(item.batch), "+r"(item.begin), "+r"(item.end)::"memory"); }
+    KP_FN bool last() const { return schedule.done(); }
     KP_FN void step(const Place &place) {
         more = schedule.next(item);
         if (more) place.part(item);
@@ -477,7 +479,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
             Sum mine[Config::MI][Config::COLUMNS / 2];
             exchange(sums, mine, ring, place, group, thread);
 #pragma unroll
-            for (int i = 0; i < Config::MI; i++) out.rows(mine[i], m + 64 * i, corner, item.batch);
+            for (int i = 0; i < Config::MI; i++) out.rows(mine[i], m + 64 * i, corner, item.batch, i == Config::MI - 1);
             break;
         }
         if (item.begin != 0) {
@@ -486,7 +488,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
         }
         if (item.end != p.tiles.k) gather(p, sums, items.schedule, item, place.rank, team, thread, barrier);
 #pragma unroll
-        for (int i = 0; i < Config::MI; i++) out.rows(sums.d[i], m + 64 * i, corner, item.batch);
+        for (int i = 0; i < Config::MI; i++) out.rows(sums.d[i], m + 64 * i, corner, item.batch, i == Config::MI - 1 && items.last());
     }
     if (thread == 0) ptx::store_wait_read<0>();
 }
@@ -523,12 +525,12 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), KP_RESID
         Items items(p.tiles, place);
         items.keep();
         start();
-        ptx::give_registers<Config::COPYING>();
+        if constexpr (Config::TRADES) ptx::give_registers<Config::COPYING>();
         if (warp == 0 && ptx::elect()) load<true>(p, &a, ring, place, items);
         if (warp == 1 && ptx::elect()) load<false>(p, &b, ring, place, items);
     } else {
         start();
-        ptx::take_registers<Config::MULTIPLYING>();
+        if constexpr (Config::TRADES) ptx::take_registers<Config::MULTIPLYING>();
         consume(p, &d, ring, place, warp / 4 - 1);
     }
 }

@@ -141,8 +141,8 @@ template <class T, int ROWS, int COLUMNS> struct Store {
         return y;
     }
 
-    // Stores 64 rows from `row` on, the columns of D from `corner` on.
-    template <class S, int N> KP_FN void rows(S (&d)[N], u32 row, u32 corner, u32 batch) {
+    // Stores 64 rows from `row` on, the columns of D from `corner` on; `last` if nothing follows.
+    template <class S, int N> KP_FN void rows(S (&d)[N], u32 row, u32 corner, u32 batch, bool last) {
         u32 warp = thread / 32, lane = thread % 32;
         float scale[2] = {e.alpha, e.alpha}, divided = 1;
         if constexpr (T::SCALE == Scale::TENSOR) scale[0] = scale[1] = e.alpha * *(const float *)e.a_scale * *(const float *)e.b_scale;
@@ -192,8 +192,8 @@ template <class T, int ROWS, int COLUMNS> struct Store {
                 }
             }
             ptx::fence_async_shared();
-            // The barrier tells that this slab is written and that the next one is free.
-            if (thread == 0) ptx::store_wait_read<T::BUFFERS - 2>();
+            // The barrier tells that this slab is written and that the next one, if any, is free.
+            if (thread == 0 && !(last && slab == SLABS - 1)) ptx::store_wait_read<T::BUFFERS - 2>();
             ptx::sync_threads(barrier, 128);
             if (thread == 0) {
                 ptx::store_box(map, base, corner + slab * SLAB_COLUMNS, row, batch);

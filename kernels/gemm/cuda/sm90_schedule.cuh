@@ -46,6 +46,9 @@ struct Schedule {
     // Where cluster `c` begins.
     KP_FN u32 bound(u32 c) const { return c * part + min(c, rest); }
 
+    // Whether there is no further item.
+    KP_FN bool done() const { return at >= end && whole >= tiles.m * tiles.n * tiles.batch; }
+
     KP_FN bool next(Item &item) {
         u32 tile;
         if (at < end) {

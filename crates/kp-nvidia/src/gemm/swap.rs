@@ -224,33 +224,30 @@ pub(super) fn estimate(caps: &Caps, spec: &GemmSpec, tile: &Tile, streamed: bool
 
     let rows = f64::from(tokens);
     let end = rows * ROW * rounds + (split - 1.0) * SPLIT + if streamed { FIX_UP + rows * FIX_UP_ROW } else { 0.0 };
-    let few = if spec.m <= 8 { FEW } else { 1.0 };
-    Nanos::from_secs((START + end + longest) * few)
+    Nanos::from_secs(START + end + longest)
 }
 
-// Fitted to the times of 54 problems in 17 variants on an H200: with these, the variant chosen takes 1.024 times as long as
-// the best on average, 1.17 times at worst. In seconds unless said.
+// Fitted to the times of 30 problems in 22 variants on an H200: with these, the variant chosen takes 1.018 times as long as the best
+// on average, 1.12 times at worst; with `sm90`'s variants beside them, 1.027 and 1.12 times. In seconds unless said.
 
 /// Bytes per cycle that one unit gets when the others do not compete.
-const UNIT_PER_CYCLE: f64 = 241.0;
+const UNIT_PER_CYCLE: f64 = 161.0;
 /// Of one box of a stage.
-const STAGE: f64 = 0.117e-6;
+const STAGE: f64 = 0.0734e-6;
 /// Of the matrix unit's peak.
-const POWER: f64 = 1.3;
+const POWER: f64 = 1.6;
 /// Of the memory's peak, and what an unfull last wave costs.
-const MEMORY: f64 = 0.95;
-const TAIL: f64 = 0.243;
+const MEMORY: f64 = 0.866;
+const TAIL: f64 = 0.0523;
 /// The power mean's exponent.
-const SHARPNESS: f64 = 3.06;
+const SHARPNESS: f64 = 2.58;
 /// A launch until the first copy; a row of a tile's end; a further block of a cluster; parts of a tile put together, and a row
 /// of that.
-const START: f64 = 1.3e-6;
-const ROW: f64 = 0.018e-6;
-const SPLIT: f64 = 0.76e-6;
-const FIX_UP: f64 = 1.32e-6;
-const FIX_UP_ROW: f64 = 0.006e-6;
-/// Of up to 8 rows, against which the model is too kind.
-const FEW: f64 = 1.06;
+const START: f64 = 0.37e-6;
+const ROW: f64 = 0.0215e-6;
+const SPLIT: f64 = 0.53e-6;
+const FIX_UP: f64 = 0.68e-6;
+const FIX_UP_ROW: f64 = 0.0070e-6;
 /// Of memory's time, from which on a launch is long.
 const LONG: f64 = 20e-6;
 
