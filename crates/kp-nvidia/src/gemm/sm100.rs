@@ -197,7 +197,6 @@ pub(super) fn builds() -> Vec<Listed> {
         "1x4096x4096x4096 tf32:tf32:f32 b=col",
         "1x4096x4096x4096 bf16:bf16:bf16 b=col bias=bf16 act=gelu_tanh",
         "1x4096x4096x4096 bf16:bf16:bf16 b=col act=silu gate=halves",
-        "1x4096x4096x4096 bf16:bf16:bf16 b=col residual=bf16",
         "1x4096x4096x4096 e4m3@tensor:e4m3@tensor:bf16 b=col",
         "1x4096x4096x4096 e4m3@row:e4m3@row:bf16 b=col",
         "1x4096x4096x4096 e4m3@mx^tiles:e4m3@mx^tiles:bf16 b=col",

@@ -242,6 +242,21 @@ mod tests {
         }
     }
 
+    /// What the gathering warp puts in a stage is what a box of tiles would have: tiles along rows, and in each those along k.
+    #[test]
+    fn words_are_gathered_to_their_places_in_tiles() {
+        let format = Format { scales: ScaleLayout::Tiles, ..Format::new(DType::E2m1, Scheme::Nv) };
+        for (tiles, scales) in [(1_u32, 1_u32), (2, 1), (2, 2), (2, 4)] {
+            let shape = (128 * tiles, scales * 4 * 16);
+            for (i, lane, word) in
+                (0..4 * tiles).flat_map(|i| (0..32).flat_map(move |l| (0..scales).map(move |w| (i, l, w))))
+            {
+                let put = (i / 4 * scales + word) * 512 + lane * 16 + i % 4 * 4;
+                assert_eq!(u64::from(put), format.scale_index((32 * i + lane, word * 4), shape));
+            }
+        }
+    }
+
     /// Tiles of D of 64 and 192 columns begin in the middle of a tile of scales: the columns before are another's.
     #[test]
     fn columns_of_any_tile_find_their_scales() {
