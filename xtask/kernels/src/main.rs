@@ -135,13 +135,16 @@ fn listed() -> Vec<(Listed, Vec<&'static str>)> {
 
 /// Of `archs`, those that a check compiles for.
 ///
-/// A build with instructions of its architecture's own is compiled for each that has them. Any other that compiles for its oldest device compiles
-/// for later ones too; what may differ there is how registers are given out, and of that a sample is taken: one later architecture
-/// for each build, a different one for different builds.
+/// A build with instructions of its architecture's own is compiled for each that has them. Any other that compiles for its oldest device
+/// compiles for later ones too. What may differ there is how registers are given out, where matrix units take fragments in other sizes; of
+/// that a sample is taken: one later architecture for each build that the oldest device of all does not run, spread over them.
 fn checked(listed: &Listed, archs: &[&'static str]) -> Vec<&'static str> {
     let (oldest, later) = archs.split_first().expect("a build is listed for some architecture");
     if oldest.ends_with('a') || later.is_empty() {
         return archs.to_vec();
+    }
+    if oldest == &ARCHS[0] {
+        return vec![oldest];
     }
     // Of the build, not of its place among others, so that a cubin that is kept serves the next check.
     let spread = Key::new(&listed.build, "").to_string().bytes().fold(0_usize, |sum, byte| sum + usize::from(byte));
@@ -176,23 +179,15 @@ mod tests {
         let mut seen = BTreeSet::new();
         for (listed, archs) in listed() {
             let checked = checked(&listed, &archs);
-            assert!(
-                checked.len() == archs.len() || checked.len() == 2 && checked[0] == archs[0],
-                "{listed}: {checked:?}"
-            );
+            assert!(checked[0] == archs[0] && (checked.len() <= 2 || checked == archs), "{listed}: {checked:?}");
             assert!(
                 !archs[0].ends_with('a') || checked == archs,
                 "{listed} has instructions of {archs:?}: {checked:?}"
             );
             seen.extend(checked.iter().map(|&arch| (listed.kernel, arch)));
         }
-        // A sample of each kernel with several builds reaches the newest too.
-        for arch in ["sm_90a", "sm_100a", "sm_120a"] {
-            assert!(
-                ["gemm/simt", "gemm/sm80", "gemm/sm80_skinny"].iter().all(|&kernel| seen.contains(&(kernel, arch))),
-                "{arch}"
-            );
-        }
+        let of = |kernel| seen.iter().filter(|(of, _)| *of == kernel).count();
+        assert!(of("gemm/sm80") > 5 && of("gemm/sm80_skinny") > 5, "a sample is of many devices");
         for (kernel, archs) in
             [("gemm/sm100", &["sm_100a", "sm_103a", "sm_110a"][..]), ("gemm/sm120", &["sm_120a", "sm_121a"])]
         {
