@@ -21,6 +21,7 @@ features=(
     null # kp-null
     nvidia # kp-nvidia, on machines without CUDA too
     safetensors # weights from files
+    vulkan # kp-vulkan, on machines without a Vulkan loader too
 )
 cargo check -p kp-core
 cargo check -p kp-core --no-default-features

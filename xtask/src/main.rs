@@ -5,6 +5,7 @@ mod bundle;
 mod kernels;
 mod model;
 mod new;
+mod shaders;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +31,8 @@ enum Task {
     Bench(bench::Args),
     /// Compile device kernels without a device: to check them, or to make the pack that a program embeds.
     Kernels(kernels::Args),
+    /// Compile GLSL to the SPIR-V that kp-vulkan embeds; needs a C++ compiler.
+    Shaders(shaders::Args),
     /// Pack kp, the backends' tests and benches and a script, for machines without Rust.
     Bundle(bundle::Args),
     /// Bring the weights of a model that the examples and benches use.
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Task::New(new) => new::run(&root(), &new).map(|()| true),
         Task::Bench(args) => bench::run(&root(), &args),
         Task::Kernels(args) => kernels::run(&root(), &args),
+        Task::Shaders(args) => shaders::run(&root(), &args),
         Task::Bundle(args) => bundle::run(&root(), &args).map(|()| true),
         Task::Model(args) => model::run(&root(), &args).map(|()| true),
     };

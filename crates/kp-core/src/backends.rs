@@ -7,6 +7,8 @@ pub(crate) fn built_in() -> Vec<&'static dyn Backend> {
     vec![
         #[cfg(feature = "nvidia")]
         kp_nvidia::BACKEND,
+        #[cfg(feature = "vulkan")]
+        kp_vulkan::BACKEND,
         #[cfg(feature = "cpu")]
         kp_cpu::BACKEND,
         #[cfg(feature = "null")]

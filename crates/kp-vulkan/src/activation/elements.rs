@@ -1,0 +1,71 @@
+//! y = act(x) · factor + residual, element by element: see `kernels/activation/glsl/elements.comp`. Limits: f32, f16 and bf16, and
+//! results that are not scaled.
+
+use crate::{
+    launch::{Arguments, Once, addr, push},
+    layouts::{counts, reads, stores},
+    pipelines::Build,
+    shaders::{Shader, shader},
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Plan, Result, Support, Variant, Variants,
+    op::{Activation, ActivationArgs, ActivationProblem},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel that runs on every device.
+pub(crate) struct Elements;
+
+static SHADER: Shader = shader!("activation", "elements");
+
+push! {
+    /// Arguments of the shader.
+    struct ActivationPush {
+        x: u64,
+        y: u64,
+        factor: u64,
+        residual: u64,
+        rows: u32,
+        cols: u32,
+        x_ld: u32,
+        y_ld: u32,
+    }
+}
+
+impl Arguments<Activation> for ActivationPush {
+    fn with(self, args: &ActivationArgs<'_>) -> Self {
+        Self { x: args.x.addr(), y: args.y.addr(), factor: addr(&args.factor), residual: addr(&args.residual), ..self }
+    }
+}
+
+impl Kernel<Activation> for Elements {
+    fn name(&self) -> &'static str {
+        "elements"
+    }
+
+    fn code(&self) -> u64 {
+        const { source_hash(include_bytes!("elements.rs")) ^ SHADER.hash().rotate_left(1) }
+    }
+
+    fn supports(&self, _: &Caps, p: &ActivationProblem) -> Support {
+        counts(&[("rows", p.rows), ("cols", p.cols)])?;
+        let [factor, residual] = [p.factor, p.residual].map(|dtype| dtype.unwrap_or(DType::F32));
+        reads(&[("x", p.x.dtype()), ("factor", factor), ("residual", residual)])?;
+        stores("y", p.y.format)?;
+        Ok(Variants::ONE)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &ActivationProblem, variant: Variant) -> Result<Plan<Activation>> {
+        let [factor, residual] = [p.factor, p.residual].map(|dtype| dtype.unwrap_or(DType::F32));
+        let types = [p.x.dtype(), p.y.dtype(), factor, residual].map(|dtype| dtype as u32);
+        let flags = u32::from(p.factor.is_some()) | u32::from(p.residual.is_some()) << 1;
+        let constants = [types.as_slice(), &[p.act as u32, p.gate as u32, flags]].concat();
+        let build = Build { shader: &SHADER, constants, subgroup: None };
+        let push =
+            ActivationPush { rows: p.rows, cols: p.cols, x_ld: p.x.ld, y_ld: p.y.ld, ..ActivationPush::default() };
+        let code = Once::new(device, self.name(), &build, (u64::from(p.rows) * u64::from(p.cols)).div_ceil(256), push)?;
+        // SAFETY: the shader touches what the spec names, and has no scratch.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+    }
+}

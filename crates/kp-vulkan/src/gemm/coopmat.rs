@@ -1,0 +1,176 @@
+//! D = A·B of f16 or bf16 on the matrix unit, through `VK_KHR_cooperative_matrix`.
+//!
+//! See `kernels/gemm/glsl/coopmat.comp` for the tiling. Limits: A and B of one 16-bit type for which the driver lists a shape with
+//! sums in f32. A driver without the extension does not refuse such a shader: it computes something else. So what it lists is
+//! all that is asked for.
+
+use super::form::{Main, plain, product};
+use crate::{
+    caps::{COOPMAT, COOPMAT_BF16},
+    shaders::{Shader, shader},
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    caps::{MmaScope, MmaShape},
+    op::{Gate, Gemm, GemmProblem, Matrix, Order, Spec},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel for matrix units that subgroups share.
+pub(crate) struct Coopmat;
+
+static F16: Shader = shader!("gemm", "coopmat");
+static BF16: Shader = shader!("gemm", "coopmat_bf16");
+
+/// What one variant is.
+struct Tile {
+    /// Rows, columns and depth that a group has in shared memory.
+    shape: (u32, u32, u32),
+    /// Subgroups down and across.
+    subgroups: (u32, u32),
+    /// Share of the peak that a unit full of such tiles reaches; a guess, as the peak is.
+    efficiency: f64,
+}
+
+/// Variants; append only, because wisdom names them by their place.
+const TILES: [Tile; 3] = [
+    Tile { shape: (128, 128, 32), subgroups: (2, 2), efficiency: 0.6 },
+    Tile { shape: (64, 64, 32), subgroups: (2, 2), efficiency: 0.4 },
+    Tile { shape: (128, 256, 32), subgroups: (2, 4), efficiency: 0.65 },
+];
+
+impl Tile {
+    /// Whether the device has room for it, and `mma` divides what each subgroup makes.
+    fn fits(&self, caps: &Caps, mma: &MmaShape) -> bool {
+        let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
+        let whole =
+            (rows / down).is_multiple_of(mma.m) && (cols / across).is_multiple_of(mma.n) && depth.is_multiple_of(mma.k);
+        whole && self.threads(caps) <= caps.max_threads && self.shared_bytes(mma) <= caps.shared_bytes
+    }
+
+    fn threads(&self, caps: &Caps) -> u32 {
+        self.subgroups.0 * self.subgroups.1 * caps.lanes
+    }
+
+    /// Both operands' parts at their largest, with the 16 bytes that each line is longer, and a matrix of each subgroup.
+    fn shared_bytes(&self, mma: &MmaShape) -> u32 {
+        let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
+        let part = |size: u32| (size * (2 * depth + 16)).max(depth * (2 * size + 16));
+        part(rows) + part(cols) + 4 * down * across * mma.m * mma.n
+    }
+}
+
+/// The shape to use for `dtype`: of those listed the largest, of two as large the one that the driver lists first.
+fn shape(caps: &Caps, dtype: DType) -> Option<&MmaShape> {
+    let fits = |one: &&MmaShape| {
+        one.scope == MmaScope::Subgroup
+            && (one.a, one.b, one.d) == (dtype, dtype, DType::F32)
+            && one.n.is_multiple_of(2)
+    };
+    caps.mma_shapes.iter().rev().filter(fits).max_by_key(|one| one.m * one.n * one.k)
+}
+
+/// Whether eight elements can be loaded at once: lines and matrices start on 16 bytes.
+fn runs(matrix: &Matrix, batch: u32, align: u32) -> bool {
+    let whole = matrix.ld.is_multiple_of(8) && (batch == 1 || matrix.stride.is_multiple_of(8));
+    align >= 16 && whole && !matches!(matrix.order, Order::Panel { .. })
+}
+
+impl Kernel<Gemm> for Coopmat {
+    fn name(&self) -> &'static str {
+        "coopmat"
+    }
+
+    fn code(&self) -> u64 {
+        const { source_hash(include_bytes!("coopmat.rs")) ^ F16.hash().rotate_left(1) ^ BF16.hash().rotate_left(2) }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        let need = match p.a.dtype() {
+            DType::F16 => COOPMAT,
+            DType::Bf16 => COOPMAT_BF16,
+            got => return Err(Unsupported::DType { operand: "a", got }),
+        };
+        if p.b.dtype() != p.a.dtype() {
+            return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+        }
+        let mma = shape(caps, p.a.dtype()).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
+        plain(p.spec())?;
+        let have = caps.shared_bytes.into();
+        let never = Unsupported::SharedMemory { need: TILES[1].shared_bytes(mma).into(), have };
+        Variants::filter(TILES.len() as u8, never, |v| TILES[usize::from(v.0)].fits(caps, mma))
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        let tile = &TILES[usize::from(variant.0)];
+        let (rows, cols, _) = tile.shape;
+        let tiles = f64::from(p.batch) * f64::from(p.m.div_ceil(rows)) * f64::from(p.n.div_ceil(cols));
+        let units = f64::from(caps.units.max(1));
+        let per_unit = caps.rates.get(p.a.dtype()) / units * tile.efficiency;
+        let work = (tiles / units).ceil() * 2.0 * f64::from(rows) * f64::from(cols) * f64::from(p.k) / per_unit;
+        let bytes = p.bytes() as f64 / caps.bytes_per_s;
+        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(bytes))
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        let (caps, tile) = (device.caps(), &TILES[usize::from(variant.0)]);
+        let mma = shape(caps, p.a.dtype()).expect("supported, so there is a shape");
+        let ((rows, cols, depth), (down, across)) = (tile.shape, tile.subgroups);
+        let align = p.align().bytes();
+        // Halves of B's columns alternate, so that eight of them are not neighbours.
+        let neighbours = p.epilogue.gate != Gate::Halves || p.b.order == Order::Col;
+        let at_once = u32::from(runs(&p.a, p.batch, align)) | u32::from(neighbours && runs(&p.b, p.batch, align)) << 1;
+        let main = Main {
+            name: self.name(),
+            shader: if p.a.dtype() == DType::F16 { &F16 } else { &BF16 },
+            constants: vec![rows, cols, depth, down, across, tile.threads(caps), mma.m, mma.n, mma.k, at_once],
+            subgroup: Some(caps.lanes),
+            tile: (rows, cols),
+        };
+        let code = product(device, p.spec(), main)?;
+        // SAFETY: the shader touches what the spec names, and has no scratch.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kp_hal::DeviceKind;
+
+    fn problem(types: &str) -> GemmProblem {
+        format!("gemm 1x256x256x256 {types}").parse().expect("a problem")
+    }
+
+    /// A driver that knows nothing of the extension would compute wrong numbers: what it lists gates the kernel.
+    #[test]
+    fn what_the_driver_does_not_list_is_not_run() {
+        let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.4");
+        (caps.max_threads, caps.shared_bytes, caps.lanes) = (1024, 48 << 10, 32);
+        let mma = |a, d| MmaShape { m: 16, n: 16, k: 16, a, b: a, d, scope: MmaScope::Subgroup };
+        let supports = |caps: &Caps, types: &str| Coopmat.supports(caps, &problem(types));
+        assert_eq!(supports(&caps, "f16:f16:f32"), Err(Unsupported::Feature { need: COOPMAT }));
+        caps.mma_shapes = vec![mma(DType::F16, DType::F32)];
+        assert!(supports(&caps, "f16:f16:f32").is_err(), "shapes without the feature");
+        caps.set_features([COOPMAT]);
+        assert!(supports(&caps, "f16:f16:f32").is_ok());
+        assert!(supports(&caps, "bf16:bf16:f32").is_err(), "another type than the driver lists");
+        caps.mma_shapes = vec![mma(DType::F16, DType::F16)];
+        assert!(supports(&caps, "f16:f16:f32").is_err(), "sums of f16 are not asked for");
+        caps.mma_shapes = vec![MmaShape { scope: MmaScope::Workgroup, ..mma(DType::F16, DType::F32) }];
+        assert!(supports(&caps, "f16:f16:f32").is_err(), "shapes of workgroups are another extension's");
+    }
+
+    #[test]
+    fn tiles_fit_what_devices_have() {
+        let mma =
+            MmaShape { m: 16, n: 16, k: 16, a: DType::F16, b: DType::F16, d: DType::F32, scope: MmaScope::Subgroup };
+        let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.4");
+        (caps.max_threads, caps.shared_bytes, caps.lanes) = (1024, 32 << 10, 32);
+        let fit = |caps: &Caps| TILES.iter().map(|tile| tile.fits(caps, &mma)).collect::<Vec<_>>();
+        assert_eq!(fit(&caps), [true, true, false]);
+        caps.shared_bytes = 48 << 10;
+        assert_eq!(fit(&caps), [true, true, true]);
+    }
+}

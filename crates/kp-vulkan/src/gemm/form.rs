@@ -1,0 +1,179 @@
+//! What a problem's layouts, types and epilogue are to the shaders: constants that a pipeline is made with, and the
+//! arguments that are pushed. Field by field as `kernels/gemm/glsl/finish.glsl` declares them.
+
+use crate::{
+    launch::{Arguments, Once, addr, push},
+    layouts::{Check, counts, form, pushed_ld, reads, stores},
+    pipelines::Build,
+    shaders::Shader,
+};
+use kp_hal::{
+    DType, Device, Launch, Result, Unsupported,
+    op::{Acc, Addend, Gemm, GemmArgs, GemmSpec, Order, Scheme, Sparsity},
+};
+use std::sync::Arc;
+
+push! {
+    /// Arguments of a product.
+    struct ProductPush {
+        a: u64,
+        b: u64,
+        d: u64,
+        c: u64,
+        bias: u64,
+        residual: u64,
+        a_stride: u64,
+        b_stride: u64,
+        d_stride: u64,
+        batch: u32,
+        m: u32,
+        n: u32,
+        k: u32,
+        a_ld: u32,
+        b_ld: u32,
+        d_ld: u32,
+        alpha: f32,
+        beta: f32,
+        unused: u32,
+    }
+}
+
+/// Whether the shaders' ends know all that follows the sums, and no operand is scaled or sparse.
+///
+/// # Errors
+/// The first part that they do not know.
+pub(super) fn plain(spec: &GemmSpec) -> Check {
+    counts(&[("batch", spec.batch), ("m", spec.m), ("n", spec.n), ("k", spec.k)])?;
+    for (operand, format) in [("a", spec.a.format), ("b", spec.b.format)] {
+        if format.scheme != Scheme::None {
+            return Err(Unsupported::Scheme { operand, got: format.to_string() });
+        }
+    }
+    if spec.sparsity != Sparsity::Dense {
+        return Err(Unsupported::Option { option: "sparse", got: spec.sparsity.to_string() });
+    }
+    if matches!(spec.acc, Acc::F64 | Acc::I32) {
+        return Err(Unsupported::Option { option: "acc", got: spec.acc.to_string() });
+    }
+    let c = match spec.c {
+        Addend::Given(dtype) => dtype,
+        Addend::InPlace => spec.d.dtype(),
+        Addend::None => DType::F32,
+    };
+    let [bias, residual] = [spec.epilogue.bias, spec.epilogue.residual].map(|dtype| dtype.unwrap_or(DType::F32));
+    reads(&[("c", c), ("bias", bias), ("residual", residual)])?;
+    stores("d", spec.d.format)
+}
+
+/// Constants 0 to 11.
+fn constants(spec: &GemmSpec) -> Vec<u32> {
+    let GemmSpec { a, b, d, epilogue, .. } = spec;
+    let (addend, c) = match spec.c {
+        Addend::None => (0, DType::F32),
+        Addend::Given(dtype) => (1, dtype),
+        Addend::InPlace => (2, d.dtype()),
+    };
+    let flags = [epilogue.bias.is_some(), epilogue.residual.is_some(), d.order == Order::Col, spec.acc == Acc::F16];
+    let flags = flags.iter().zip(0..).map(|(&on, bit)| u32::from(on) << bit).sum();
+    let types = [
+        a.dtype(),
+        b.dtype(),
+        d.dtype(),
+        c,
+        epilogue.bias.unwrap_or(DType::F32),
+        epilogue.residual.unwrap_or(DType::F32),
+    ];
+    let choices = [epilogue.act as u32, epilogue.gate as u32, addend, flags, form(a), form(b)];
+    types.into_iter().map(|dtype| dtype as u32).chain(choices).collect()
+}
+
+/// What a kernel adds to the form that all have.
+pub(super) struct Main {
+    pub(super) name: &'static str,
+    pub(super) shader: &'static Shader,
+    /// Constants from 12.
+    pub(super) constants: Vec<u32>,
+    pub(super) subgroup: Option<u32>,
+    /// Rows and columns of A·B that a group makes at a time.
+    pub(super) tile: (u32, u32),
+}
+
+/// A product made ready.
+///
+/// # Errors
+/// `Driver` if the driver refuses the kernel.
+pub(super) fn product(device: &Arc<dyn Device>, spec: &GemmSpec, main: Main) -> Result<Box<dyn Launch<Gemm>>> {
+    let constants = constants(spec).into_iter().chain(main.constants).collect();
+    let build = Build { shader: main.shader, constants, subgroup: main.subgroup };
+    let (rows, cols) = main.tile;
+    let tiles = u64::from(spec.batch) * u64::from(spec.m.div_ceil(rows)) * u64::from(spec.n.div_ceil(cols));
+    let push = ProductPush {
+        a_stride: spec.a.stride,
+        b_stride: spec.b.stride,
+        d_stride: spec.d.stride,
+        batch: spec.batch,
+        m: spec.m,
+        n: spec.n,
+        k: spec.k,
+        a_ld: pushed_ld(&spec.a),
+        b_ld: pushed_ld(&spec.b),
+        d_ld: pushed_ld(&spec.d),
+        ..ProductPush::default()
+    };
+    Ok(Box::new(Once::new(device, main.name, &build, tiles, push)?))
+}
+
+impl Arguments<Gemm> for ProductPush {
+    fn with(self, args: &GemmArgs<'_>) -> Self {
+        Self {
+            a: args.a.addr(),
+            b: args.b.addr(),
+            d: args.d.addr(),
+            c: addr(&args.c),
+            bias: addr(&args.bias),
+            residual: addr(&args.residual),
+            alpha: args.alpha,
+            beta: args.beta,
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kp_hal::op::{Act, Gate, GemmProblem};
+
+    /// The constants that `declaration` introduces in a source, in order of their values.
+    fn names(source: &str, first: &str) -> Vec<String> {
+        let from = source.find(first).unwrap_or_else(|| panic!("{first} is in the source"));
+        let body = source[from..].split(';').next().expect("it ends");
+        body.split(',').map(|name| name.split('=').next().expect("a part").trim().replace("const uint ", "")).collect()
+    }
+
+    #[test]
+    fn enumerations_are_in_one_order() {
+        let numbers = include_str!("../../../../kernels/common/glsl/numbers.glsl");
+        let math = include_str!("../../../../kernels/common/glsl/math.glsl");
+        let spelled = |list: Vec<String>| list.iter().map(|name| name.to_lowercase()).collect::<Vec<_>>();
+        assert_eq!(
+            spelled(names(numbers, "const uint F64")),
+            DType::ALL.iter().map(ToString::to_string).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            spelled(names(math, "const uint IDENTITY")),
+            Act::ALL.iter().map(ToString::to_string).collect::<Vec<_>>()
+        );
+        assert_eq!([Gate::None, Gate::Halves, Gate::Pairs].map(|gate| gate as u32), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_problem_is_its_constants() {
+        let problem: GemmProblem =
+            "gemm 1x8x8x8 bf16:f16:f32 a=col b=panel16x2 c=bf16 bias=bf16 act=silu gate=pairs acc=f16"
+                .parse()
+                .expect("a problem");
+        let [bf16, f16, f32] = [DType::Bf16, DType::F16, DType::F32].map(|dtype| dtype as u32);
+        assert_eq!(constants(&problem), [bf16, f16, f32, bf16, bf16, f32, Act::Silu as u32, 2, 1, 0b1001, 1, 2]);
+    }
+}

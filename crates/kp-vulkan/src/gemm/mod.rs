@@ -1,0 +1,28 @@
+//! Matrix products.
+//!
+//! ```text
+//! coopmat.rs  16-bit floats on the matrix unit, where the driver lists one
+//! few_rows.rs up to eight rows, at the speed of memory
+//! simt.rs     floats of 32 bits and fewer in every layout, on any device
+//! form.rs     what a problem's layouts, types and epilogue are to the shaders
+//! ```
+
+mod coopmat;
+mod few_rows;
+mod form;
+mod simt;
+
+use kp_hal::{
+    Caps, KernelList,
+    op::{Gemm, GemmProblem, Repro},
+};
+
+/// Best first.
+pub(crate) const LIST: KernelList<Gemm> = &[&few_rows::FewRows, &coopmat::Coopmat, &simt::Simt];
+
+/// Whether a kernel before `name` runs `p` whatever m is, and a row's bits may not depend on m: kernels add in orders of their
+/// own, so one of them takes a row for every m, the first that promises it.
+fn is_invariant_elsewhere(caps: &Caps, p: &GemmProblem, name: &str) -> bool {
+    let before = || LIST.iter().take_while(|kernel| kernel.name() != name);
+    p.repro() == Repro::BatchInvariant && before().any(|kernel| kernel.supports(caps, p).is_ok())
+}

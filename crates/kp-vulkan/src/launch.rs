@@ -1,0 +1,137 @@
+//! Starting a kernel: the shortest way from a plan to a command buffer.
+
+use crate::{
+    commands,
+    device::VulkanDevice,
+    driver::PUSH_BYTES,
+    pipelines::{Build, Function},
+    queue::VulkanQueue,
+};
+use ash::vk;
+use kp_hal::{Device, Launch, Queue, Result, Slice, op::Op};
+use std::sync::Arc;
+
+/// A kernel's arguments, as they are pushed: a `repr(C)` structure without padding, of at most 128 bytes. [`push!`] makes one.
+///
+/// # Safety
+/// - Every byte of a value is initialised: no padding.
+pub(crate) unsafe trait Push: Copy + Send + Sync + 'static {}
+
+/// Declares a kernel's arguments, in the order in which its source does.
+macro_rules! push {
+    ($(#[$doc:meta])* struct $name:ident { $($(#[$of:meta])* $field:ident: $number:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default)]
+        #[repr(C)]
+        struct $name { $($(#[$of])* $field: $number,)* }
+
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$number>())*, "arguments have no padding");
+
+        // SAFETY: the fields are numbers, and fill the structure.
+        unsafe impl $crate::launch::Push for $name {}
+    };
+}
+pub(crate) use push;
+
+/// Arguments of a kernel that solves a problem of `O` in one launch: made with the plan, all but what a launch brings.
+pub(crate) trait Arguments<O: Op>: Push {
+    /// These with the addresses and scalars of `args`.
+    #[must_use]
+    fn with(self, args: &O::Args<'_>) -> Self;
+}
+
+/// The address of an operand that a problem may do without; 0 then.
+pub(crate) fn addr(slice: &Option<Slice<'_>>) -> u64 {
+    slice.as_ref().map_or(0, Slice::addr)
+}
+
+/// A plan's one launch.
+#[derive(Debug)]
+pub(crate) struct Once<A> {
+    name: &'static str,
+    function: Function,
+    groups: u32,
+    arguments: A,
+}
+
+impl<A> Once<A> {
+    /// Of the kernel that `build` describes, for `items` pieces of work that its workgroups take in turn.
+    ///
+    /// # Errors
+    /// `Driver` if the driver refuses the kernel.
+    pub(crate) fn new(
+        device: &Arc<dyn Device>,
+        name: &'static str,
+        build: &Build,
+        items: u64,
+        arguments: A,
+    ) -> Result<Self> {
+        let device: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
+        let function = device.function(build)?;
+        Ok(Self { name, function, groups: groups(items, device.max_groups()), arguments })
+    }
+}
+
+impl<O: Op, A: Arguments<O>> Launch<O> for Once<A> {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &O::Args<'_>) -> Result<()> {
+        if self.groups == 0 {
+            return Ok(());
+        }
+        let queue: &mut VulkanQueue = queue.downcast_mut().expect("same device, so same backend");
+        // SAFETY: the function takes `A` and came from the plan's device; the rest is the caller's promise.
+        unsafe { queue.launch(self.name, self.function, self.groups, &self.arguments.with(args)) }
+    }
+}
+
+/// Workgroups that share `items` among them: as many as there are, up to `most`; each takes the next when it is done.
+pub(crate) fn groups(items: u64, most: u32) -> u32 {
+    items.min(most.into()) as u32
+}
+
+impl VulkanQueue {
+    /// Enqueues `function` in `groups` workgroups along x, behind everything before it. Does not allocate once the queue has
+    /// been used, look up or wait; `name` is what a fault will call it.
+    ///
+    /// # Errors
+    /// `Fault` if earlier work failed, `Driver` if the driver refuses.
+    ///
+    /// # Safety
+    /// - `function` came from this queue's device and takes a `P`.
+    /// - The memory that it reads and writes is alive until it has run, and nothing unordered with it writes what it
+    ///   reads, or accesses what it writes.
+    #[inline]
+    pub(crate) unsafe fn launch<P: Push>(
+        &mut self,
+        name: &'static str,
+        function: Function,
+        groups: u32,
+        push: &P,
+    ) -> Result<()> {
+        const { assert!(size_of::<P>() <= PUSH_BYTES as usize, "arguments fit what every driver has room for") };
+        self.usable()?;
+        let buffer = self.record_to()?;
+        let device = self.logical();
+        commands::barrier(device, buffer);
+        // SAFETY: `P` promises that all its bytes are initialised.
+        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(push).cast::<u8>(), size_of::<P>()) };
+        // SAFETY: the buffer is being recorded to; pipeline and layout are of its device and stay; the number of groups is
+        // within the device's limits, by `groups`.
+        unsafe {
+            device.cmd_bind_pipeline(buffer, vk::PipelineBindPoint::COMPUTE, function.raw);
+            device.cmd_push_constants(buffer, device.layout, vk::ShaderStageFlags::COMPUTE, 0, bytes);
+            device.cmd_dispatch(buffer, groups, 1, 1);
+        }
+        self.recorded(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_grid_is_never_past_what_the_device_takes() {
+        assert_eq!(
+            [0, 7, 65_535, 65_536, u64::MAX].map(|items| super::groups(items, 65_535)),
+            [0, 7, 65_535, 65_535, 65_535]
+        );
+    }
+}

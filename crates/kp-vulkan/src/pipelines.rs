@@ -1,0 +1,208 @@
+//! Shaders made ready, each once; what the driver made of them is kept on disk.
+
+use crate::{
+    driver::{Logical, Status, checked},
+    shaders::Shader,
+};
+use ash::vk;
+use kp_hal::source_hash;
+use std::{
+    collections::HashMap,
+    env, fs, io,
+    path::{Path, PathBuf},
+    process,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// A shader with its constants.
+#[derive(Clone, Debug)]
+pub(crate) struct Build {
+    pub(crate) shader: &'static Shader,
+    /// Specialization constants 0, 1, … in order; floats and bools as their bits.
+    pub(crate) constants: Vec<u32>,
+    /// The subgroup's size, if the shader depends on it.
+    pub(crate) subgroup: Option<u32>,
+}
+
+/// A kernel ready to launch. Its device keeps it for as long as it is open, so a copy of the handle is enough.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function {
+    pub(crate) raw: vk::Pipeline,
+}
+
+type Key = (&'static str, Vec<u32>, Option<u32>);
+type Slot = Arc<OnceLock<Result<Function, Status>>>;
+
+/// The pipelines of one device.
+pub(crate) struct Pipelines {
+    device: Arc<Logical>,
+    cache: vk::PipelineCache,
+    file: Option<PathBuf>,
+    made: Mutex<HashMap<Key, Slot>>,
+}
+
+impl Pipelines {
+    pub(crate) fn new(device: &Arc<Logical>) -> Result<Self, Status> {
+        let file = folder(|name| env::var_os(name)).map(|folder| folder.join(file_name(&device.seen.cache_uuid)));
+        let before =
+            file.as_deref().and_then(|file| unwrapped(&fs::read(file).ok()?).map(<[u8]>::to_vec)).unwrap_or_default();
+        let info = vk::PipelineCacheCreateInfo::default().initial_data(&before);
+        // SAFETY: the device is alive; the data is what a driver of this identity wrote, whole; destroyed by `drop`.
+        let cache = checked("vkCreatePipelineCache", unsafe { device.create_pipeline_cache(&info, None) })?;
+        Ok(Self { device: device.clone(), cache, file, made: Mutex::default() })
+    }
+
+    /// The kernel that `build` describes. Threads that ask for one at once get one; different ones are made at the same time.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn function(&self, build: &Build) -> Result<Function, Status> {
+        let key = (build.shader.name, build.constants.clone(), build.subgroup);
+        let slot = self.made.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();
+        *slot.get_or_init(|| self.make(build))
+    }
+
+    fn make(&self, build: &Build) -> Result<Function, Status> {
+        let Self { device, cache, .. } = self;
+        let words: Vec<u32> = build.shader.spirv.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+        let info = vk::ShaderModuleCreateInfo::default().code(&words);
+        // SAFETY: the words are what the compiler wrote and the validator passed.
+        let module = checked("vkCreateShaderModule", unsafe { device.create_shader_module(&info, None) })?;
+        let entries: Vec<_> = (0..build.constants.len() as u32)
+            .map(|id| vk::SpecializationMapEntry::default().constant_id(id).offset(4 * id).size(4))
+            .collect();
+        let data: Vec<u8> = build.constants.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        let constants = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
+        let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
+            .required_subgroup_size(build.subgroup.unwrap_or(0));
+        let mut stage = vk::PipelineShaderStageCreateInfo::default()
+            .stage(vk::ShaderStageFlags::COMPUTE)
+            .module(module)
+            .name(c"main")
+            .specialization_info(&constants);
+        if build.subgroup.is_some() && device.seen.facts.can.subgroup_size {
+            stage = stage.push_next(&mut size);
+        }
+        let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(device.layout)];
+        // SAFETY: module, layout and cache are alive and of this device.
+        let made = unsafe { device.create_compute_pipelines(*cache, &info, None) };
+        // SAFETY: a pipeline needs its module no longer.
+        unsafe { device.destroy_shader_module(module, None) };
+        match made {
+            Ok(pipelines) => Ok(Function { raw: pipelines[0] }),
+            Err((_, code)) => Err(Status { call: "vkCreateComputePipelines", code }),
+        }
+    }
+
+    /// Writes what the driver keeps of its work; nothing that goes wrong here is an error.
+    fn save(&self) {
+        let Some(file) = &self.file else { return };
+        // SAFETY: the cache is alive.
+        let Ok(data) = (unsafe { self.device.get_pipeline_cache_data(self.cache) }) else { return };
+        if let Err(why) = write(file, &wrapped(&data)) {
+            tracing::warn!(file = %file.display(), %why, "the pipeline cache is not kept");
+        }
+    }
+}
+
+impl Drop for Pipelines {
+    fn drop(&mut self) {
+        let made = std::mem::take(self.made.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !made.is_empty() {
+            self.save();
+        }
+        let functions = made.into_values().filter_map(|slot| slot.get().copied()?.ok());
+        // SAFETY: no queue is left that could launch them, and each waited for its work.
+        unsafe {
+            functions.for_each(|function| self.device.destroy_pipeline(function.raw, None));
+            self.device.destroy_pipeline_cache(self.cache, None);
+        }
+    }
+}
+
+const MAGIC: &[u8; 16] = b"kp vulkan cache1";
+const HEADER: usize = 32;
+
+/// The file's form: magic, hash of the data, its length, the data. Drivers check whose data it is, few that it is whole.
+fn wrapped(data: &[u8]) -> Vec<u8> {
+    let (hash, length) = (source_hash(data).to_le_bytes(), (data.len() as u64).to_le_bytes());
+    [MAGIC.as_slice(), &hash, &length, data].concat()
+}
+
+/// The data of a file that is whole.
+fn unwrapped(file: &[u8]) -> Option<&[u8]> {
+    let (header, data) = file.split_at_checked(HEADER)?;
+    (header == &wrapped(data)[..HEADER]).then_some(data)
+}
+
+fn file_name(uuid: &[u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `vulkan` in the user's cache folder: `KP_CACHE_DIR`, else `kp` in `XDG_CACHE_HOME` or its default. `None` if
+/// `KP_CACHE_DIR` is empty or there is no such place.
+fn folder(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = match variable("KP_CACHE_DIR") {
+        Some(given) => (!given.is_empty()).then(|| PathBuf::from(given))?,
+        None => set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?.join("kp"),
+    };
+    Some(home.join("vulkan"))
+}
+
+/// Whole or not at all: beside it first, then renamed.
+fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    let folder = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    fs::create_dir_all(folder)?;
+    let beside = folder.join(format!(".{}-{}", process::id(), TURN.fetch_add(1, Ordering::Relaxed)));
+    fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, file)).inspect_err(|_| {
+        // What is left of the attempt; that it cannot be removed either changes nothing.
+        let _ = fs::remove_file(&beside);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_whole_is_ignored() {
+        let file = wrapped(b"what a driver wrote");
+        assert_eq!(unwrapped(&file), Some(b"what a driver wrote".as_slice()));
+        assert_eq!(unwrapped(&file[..file.len() - 1]), None, "cut short");
+        assert_eq!(unwrapped(&file[..HEADER - 1]), None);
+        for at in [0, 20, 26, file.len() - 1] {
+            let mut bad = file.clone();
+            bad[at] ^= 1;
+            assert_eq!(unwrapped(&bad), None, "byte {at} altered");
+        }
+    }
+
+    #[test]
+    fn the_cache_is_where_the_user_says() {
+        let with = |set: &[(&str, &str)]| {
+            let set: HashMap<_, _> = set.iter().copied().collect();
+            folder(|name| set.get(name).map(|value| value.into()))
+        };
+        assert_eq!(with(&[("HOME", "/h")]), Some("/h/.cache/kp/vulkan".into()));
+        assert_eq!(with(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]), Some("/x/kp/vulkan".into()));
+        assert_eq!(with(&[("HOME", "/h"), ("KP_CACHE_DIR", "/k")]), Some("/k/vulkan".into()));
+        assert_eq!(with(&[("HOME", "/h"), ("KP_CACHE_DIR", "")]), None);
+        assert_eq!(with(&[]), None);
+    }
+
+    #[test]
+    fn files_are_written_whole() {
+        let folder = env::temp_dir().join(format!("kp-vulkan-{}", process::id()));
+        let file = folder.join("a/b");
+        write(&file, b"one").expect("a temporary folder");
+        write(&file, b"two").expect("a temporary folder");
+        assert_eq!(fs::read(&file).expect("just written"), b"two");
+        assert_eq!(fs::read_dir(folder.join("a")).expect("just made").count(), 1, "nothing is left beside it");
+        fs::remove_dir_all(folder).expect("just made");
+    }
+}
