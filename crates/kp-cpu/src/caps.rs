@@ -59,7 +59,9 @@ fn arch() -> &'static str {
 
 macro_rules! detect {
     ($detected:ident: $($feature:tt)*) => {
-        [$(($feature, std::arch::$detected!($feature))),*].into_iter().filter_map(|(name, has)| has.then_some(name))
+        [$(($feature, std::arch::$detected!($feature))),*]
+            .into_iter()
+            .filter_map(|(name, has)| (has && !is_hidden(name)).then_some(name))
     };
 }
 
@@ -78,6 +80,18 @@ fn features() -> Vec<&'static str> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn features() -> Vec<&'static str> {
     Vec::new()
+}
+
+/// Whether `KP_CPU_WITHOUT` hides a feature: it lists beginnings of names, so that `avx512` hides all of them. For tests of
+/// what runs on lesser processors.
+pub(crate) fn is_hidden(feature: &str) -> bool {
+    static HIDDEN: OnceLock<String> = OnceLock::new();
+    let hidden = HIDDEN.get_or_init(|| std::env::var("KP_CPU_WITHOUT").unwrap_or_default());
+    hides(hidden, feature)
+}
+
+fn hides(list: &str, feature: &str) -> bool {
+    list.split(',').map(str::trim).any(|start| !start.is_empty() && feature.starts_with(start))
 }
 
 /// Bytes of the last cache that the first core sees, if it has a third.
@@ -167,6 +181,12 @@ mod tests {
         assert!(info.caps.rates.get(DType::F32) >= info.caps.rates.get(DType::F64));
         let memory = memory_now(info.caps.memory_bytes);
         assert!(memory.free <= memory.total, "{memory:?}");
+    }
+
+    #[test]
+    fn features_hide_by_their_beginnings() {
+        assert!(hides("avx512", "avx512vnni") && hides("fma, avx2", "avx2"));
+        assert!(!hides("avx512", "avx2") && !hides("", "fma") && !hides(",", "fma"));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) trait Isa: Lookup + Send + Sync + 'static {
     /// If the processor lacks it.
     fn run(work: impl Work);
 
-    /// Whether this processor has it.
+    /// Whether this processor has it, and `KP_CPU_WITHOUT` does not hide it.
     fn is_here() -> bool;
 
     /// Whether `caps` describe a device that has it.
@@ -89,7 +89,7 @@ macro_rules! isa {
 
             fn is_here() -> bool {
                 #[cfg(target_arch = "x86_64")]
-                return $(std::arch::is_x86_feature_detected!($feature))&&*;
+                return $(std::arch::is_x86_feature_detected!($feature) && !crate::caps::is_hidden($feature))&&*;
                 #[cfg(not(target_arch = "x86_64"))]
                 false
             }
