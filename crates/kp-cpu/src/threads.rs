@@ -36,7 +36,8 @@ pub(crate) fn count() -> usize {
 /// Runs `body(i)` for every `i` in `0..tasks`, each once, on as many threads as help. Returns when all are done.
 ///
 /// Which thread runs which index is not fixed, so determinism is for `body` to keep: one index, one output.
-/// Inside another loop, or while another caller's loop runs, it runs on the calling thread alone.
+/// While another caller's loop runs, it runs on the calling thread alone, and on the others too as soon as they are free;
+/// so a loop inside a loop runs on one thread.
 ///
 /// # Panics
 /// With the panic of a `body`, after the others have finished.
@@ -88,14 +89,22 @@ impl Pool {
     }
 
     fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        // Nested calls come from a thread that holds the lock or works for one who does.
-        let _busy = match self.busy.try_lock() {
-            Ok(busy) => busy,
-            // An earlier loop panicked; it left nothing half done.
-            Err(TryLockError::Poisoned(busy)) => busy.into_inner(),
-            Err(TryLockError::WouldBlock) => return (0..tasks).for_each(body),
-        };
         let next = AtomicUsize::new(0);
+        let _busy = loop {
+            // Nested calls come from a thread that holds the lock or works for one who does, and never get it.
+            match self.busy.try_lock() {
+                Ok(busy) => break busy,
+                // An earlier loop panicked; it left nothing half done.
+                Err(TryLockError::Poisoned(busy)) => break busy.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    let i = next.fetch_add(1, SeqCst);
+                    if i >= tasks {
+                        return;
+                    }
+                    body(i);
+                }
+            }
+        };
         let panic = Mutex::new(None);
         let take_part = || {
             loop {
