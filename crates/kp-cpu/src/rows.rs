@@ -4,7 +4,7 @@ use crate::{
     kernel::Output,
     memory::settle,
     numbers::{self, Real},
-    simd::Work,
+    simd::{Work, vector::Vectors},
     store::Store,
     threads,
 };
@@ -94,9 +94,9 @@ pub(crate) fn read<R: Real>(rows: &Rows, bytes: &[u8], row: u32, first: u32, out
     numbers::read(rows.dtype(), bytes, start(rows, row) + first as usize, out);
 }
 
-/// Row `row` of `cols` numbers where it lies, if they are of `R`.
-pub(crate) fn lying<'a, R: Real>(rows: &Rows, bytes: &'a [u8], row: u32, cols: usize) -> Option<&'a [R]> {
-    numbers::lying(rows.dtype(), bytes, start(rows, row), cols)
+/// `len` numbers of row `row` from column `first` on where they lie, if they are of `R`.
+pub(crate) fn lying<'a, R: Real>(rows: &Rows, bytes: &'a [u8], row: u32, first: usize, len: usize) -> Option<&'a [R]> {
+    numbers::lying(rows.dtype(), bytes, start(rows, row) + first, len)
 }
 
 fn start(rows: &Rows, row: u32) -> usize {
@@ -124,49 +124,105 @@ pub(crate) fn vector<'a, R: Real>(
     }
 }
 
-/// How many running sums a row is summed in, so that its rounding error grows with a part of its length only.
+/// How many running sums a row is summed in, on every instruction set, so that its rounding error grows with a part of
+/// its length only.
 const LANES: usize = 32;
 
-/// The sum of `term` over a row.
+/// The most vectors they take: two f64 in each.
+const MOST_VECTORS: usize = LANES / 2;
+
+/// `step` of each run of `LANES` numbers and what was found in those before, from `start` on; then `join` of the lanes,
+/// half to half. The last run is filled up with `pad`.
 #[inline(always)]
-pub(crate) fn sum<R: Real>(x: &[R], term: impl Fn(R) -> R) -> R {
-    let mut sums = [R::ZERO; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (sum, &x) in sums.iter_mut().zip(chunk) {
-            *sum += term(x);
+fn fold<I: Vectors<R>, R: Real>(
+    x: &[R],
+    start: R,
+    pad: R,
+    step: impl Fn(I::V, I::V) -> I::V,
+    join: impl Fn(R, R) -> R,
+) -> R {
+    let vectors = LANES / I::N;
+    let mut found = [I::splat(start); MOST_VECTORS];
+    let (runs, rest) = x.as_chunks::<LANES>();
+    for run in runs {
+        for v in 0..vectors {
+            found[v] = step(found[v], I::load(&run[v * I::N..]));
         }
     }
-    for (sum, &x) in sums.iter_mut().zip(rest) {
-        *sum += term(x);
-    }
-    total(sums)
-}
-
-/// The sum of `term` over two rows side by side.
-#[inline(always)]
-pub(crate) fn sum_of_two<R: Real>(x: &[R], y: &[R], term: impl Fn(R, R) -> R) -> R {
-    let mut sums = [R::ZERO; LANES];
-    for (x, y) in x.chunks(LANES).zip(y.chunks(LANES)) {
-        for (sum, (&x, &y)) in sums.iter_mut().zip(x.iter().zip(y)) {
-            *sum += term(x, y);
+    if !rest.is_empty() {
+        let mut run = [pad; LANES];
+        run[..rest.len()].copy_from_slice(rest);
+        for v in 0..vectors {
+            found[v] = step(found[v], I::load(&run[v * I::N..]));
         }
     }
-    total(sums)
+    joined::<I, R>(&found, join)
 }
 
-/// Running sums to one, half to half, so that each step is a vector's.
+/// What the lanes hold, half to half.
 #[inline(always)]
-pub(crate) fn total<R: Real>(mut sums: [R; LANES]) -> R {
+fn joined<I: Vectors<R>, R: Real>(found: &[I::V; MOST_VECTORS], join: impl Fn(R, R) -> R) -> R {
+    let mut lanes = [R::ZERO; LANES];
+    for (v, &found) in found[..LANES / I::N].iter().enumerate() {
+        I::store(found, &mut lanes[v * I::N..]);
+    }
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {
-            let other = sums[i + half];
-            sums[i] += other;
+            lanes[i] = join(lanes[i], lanes[i + half]);
         }
         half /= 2;
     }
-    sums[0]
+    lanes[0]
+}
+
+/// The sum of the products of two rows of one length.
+#[inline(always)]
+pub(crate) fn products<I: Vectors<R>, R: Real>(x: &[R], y: &[R]) -> R {
+    let mut sums = [I::splat(R::ZERO); MOST_VECTORS];
+    let mut add = |x: &[R; LANES], y: &[R; LANES]| {
+        for (v, sum) in sums[..LANES / I::N].iter_mut().enumerate() {
+            *sum = I::plus(*sum, I::times(I::load(&x[v * I::N..]), I::load(&y[v * I::N..])));
+        }
+    };
+    let ((xs, x_rest), (ys, y_rest)) = (x.as_chunks(), y.as_chunks());
+    xs.iter().zip(ys).for_each(|(x, y)| add(x, y));
+    let filled = |rest: &[R]| std::array::from_fn(|i| rest.get(i).copied().unwrap_or(R::ZERO));
+    if !x_rest.is_empty() {
+        add(&filled(x_rest), &filled(y_rest));
+    }
+    joined::<I, R>(&sums, |a, b| a + b)
+}
+
+/// The sum of a row.
+#[inline(always)]
+pub(crate) fn sum<I: Vectors<R>, R: Real>(x: &[R]) -> R {
+    fold::<I, R>(x, R::ZERO, R::ZERO, I::plus, |a, b| a + b)
+}
+
+/// The sum of the squared distances from `mean`.
+#[inline(always)]
+pub(crate) fn squares<I: Vectors<R>, R: Real>(x: &[R], mean: R) -> R {
+    let from = I::splat(mean);
+    let step = |sum, x| {
+        let x = I::minus(x, from);
+        I::plus(sum, I::times(x, x))
+    };
+    fold::<I, R>(x, R::ZERO, mean, step, |a, b| a + b)
+}
+
+/// The largest number of a row; it may ignore NaN.
+#[inline(always)]
+pub(crate) fn largest<I: Vectors<R>, R: Real>(x: &[R]) -> R {
+    largest_of::<I, R>(x, |x| x)
+}
+
+/// The largest of what `of` makes of a row that is not empty.
+#[inline(always)]
+pub(crate) fn largest_of<I: Vectors<R>, R: Real>(x: &[R], of: impl Fn(I::V) -> I::V) -> R {
+    let first = x.first().copied().unwrap_or(R::ZERO);
+    let step = |most, x| I::larger(of(x), most);
+    fold::<I, R>(x, -R::INFINITY, first, step, |a, b| if a > b { a } else { b })
 }
 
 /// `out = f(i, x)` for each number of a row: of `x`, or of what `out` holds if there is none.
@@ -176,6 +232,23 @@ pub(crate) fn map<R: Real>(x: Option<&[R]>, out: &mut [R], f: impl Fn(usize, R) 
         Some(x) => out.iter_mut().zip(x).enumerate().for_each(|(i, (out, &x))| *out = f(i, x)),
         None => out.iter_mut().enumerate().for_each(|(i, out)| *out = f(i, *out)),
     }
+}
+
+/// A value for each block of `inner` numbers to one for each number, as many as there is room for.
+#[inline(always)]
+pub(crate) fn spread<R: Real, const N: usize>(values: impl Iterator<Item = R>, inner: usize) -> [R; N] {
+    #[inline(always)]
+    fn fixed<R: Real, const B: usize>(values: impl Iterator<Item = R>, out: &mut [R]) {
+        out.as_chunks_mut::<B>().0.iter_mut().zip(values).for_each(|(out, value)| *out = [value; B]);
+    }
+    let mut out = [R::ZERO; N];
+    match inner {
+        16 => fixed::<R, 16>(values, &mut out),
+        32 => fixed::<R, 32>(values, &mut out),
+        64 => fixed::<R, 64>(values, &mut out),
+        _ => out.chunks_mut(inner).zip(values).for_each(|(out, value)| out.fill(value)),
+    }
+    out
 }
 
 /// Adds one row to another.

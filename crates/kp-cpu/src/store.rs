@@ -7,6 +7,8 @@
 
 mod divide;
 mod scale;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     caps::exceeds_caches,
@@ -307,23 +309,5 @@ fn range<R: Real>(x: &[R], inner: usize, low: &mut [f64], high: &mut [f64]) {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn odd_rows_of_packed_codes_stay_apart() {
-        let (mut codes, mut scales) = ([0xff_u8; 4], [0_u8; 2]);
-        let format = Format::new(DType::E2m1, Scheme::Mx);
-        let store = Store::fused(format, (2, 3), 4, Output::of(&mut codes), Output::of(&mut scales), &[]);
-        for unit in 0..store.units() {
-            // SAFETY: one thread.
-            unsafe { store.unit_of(unit, &[4.0_f32, -4.0, 1.0]) };
-        }
-        assert_eq!(scales, [127, 127]);
-        assert_eq!(codes, [0xe6, 0x02, 0xe6, 0x02]);
     }
 }

@@ -5,8 +5,11 @@ use crate::{
     memory::numbers_mut,
     numbers::{self, Real},
     portable::Portable,
-    rows::{Add, each_row, lying, map, read, scratch_bytes, sum, vector, with_real},
-    simd::{Work, run_widest},
+    rows::{Add, each_row, lying, map, read, scratch_bytes, squares, sum, vector, with_real},
+    simd::{
+        run_widest,
+        vector::{Vectors, Wide, WorkOn},
+    },
     store::Store,
 };
 use kp_hal::{
@@ -32,7 +35,7 @@ impl Portable for Norm {
 
 /// # Safety
 /// As `Portable::run`.
-unsafe fn run<R: Real>(p: &NormProblem, scratch: &mut [u8], args: &NormArgs<'_>) {
+unsafe fn run<R: Wide>(p: &NormProblem, scratch: &mut [u8], args: &NormArgs<'_>) {
     let eps = R::from_f32(p.eps.get());
     // SAFETY: within a launch, whose arguments were checked.
     let (x, weight, bias, residual, global) = unsafe {
@@ -58,13 +61,13 @@ unsafe fn run<R: Real>(p: &NormProblem, scratch: &mut [u8], args: &NormArgs<'_>)
             add_residual(p, x, residual, &sums, row, out);
             None
         } else {
-            let there = lying(&p.x, x, row, cols);
+            let there = lying(&p.x, x, row, 0, cols);
             if there.is_none() {
                 read(&p.x, x, row, 0, out);
             }
             there
         };
-        run_widest(cols, Normalize { kind: p.kind, eps, x, weight, bias, out });
+        R::run_widest(cols, Normalize { kind: p.kind, eps, x, weight, bias, out });
     };
     // SAFETY: scratch and outputs are this launch's.
     unsafe { each_row(&store, scratch, row) };
@@ -85,21 +88,21 @@ struct Normalize<'a, R> {
     out: &'a mut [R],
 }
 
-impl<R: Real> Work for Normalize<'_, R> {
+impl<R: Real> WorkOn<R> for Normalize<'_, R> {
     #[inline(always)]
-    fn run(self) {
+    fn run_on<I: Vectors<R>>(self) {
         let Self { kind, eps, x, weight, bias, out } = self;
         let s = x.unwrap_or(out);
         let n = R::from_f64(s.len() as f64);
         let (shift, factor) = match kind {
             NormKind::Layer => {
-                let mean = sum(s, |x| x) / n;
-                let variance = sum(s, |x| (x - mean) * (x - mean)) / n;
+                let mean = sum::<I, R>(s) / n;
+                let variance = squares::<I, R>(s, mean) / n;
                 (mean, R::ONE / (variance + eps).sqrt())
             }
-            NormKind::Rms => (R::ZERO, R::ONE / (sum(s, |x| x * x) / n + eps).sqrt()),
+            NormKind::Rms => (R::ZERO, R::ONE / (squares::<I, R>(s, R::ZERO) / n + eps).sqrt()),
             NormKind::L2 => {
-                let length = sum(s, |x| x * x).sqrt();
+                let length = squares::<I, R>(s, R::ZERO).sqrt();
                 // Not `max`, which would lose NaN.
                 (R::ZERO, R::ONE / if length < eps { eps } else { length })
             }

@@ -14,8 +14,11 @@ use crate::{
     memory::numbers_mut,
     numbers::{self, Real},
     portable::Portable,
-    rows::{Add, read, sum, sum_of_two, vector, with_real},
-    simd::{Work, run_widest},
+    rows::{Add, products, read, squares, sum, vector, with_real},
+    simd::{
+        run_widest,
+        vector::{Vectors, Wide, WorkOn},
+    },
     threads,
 };
 use kp_hal::{
@@ -59,7 +62,7 @@ fn runs(p: &NormBackwardProblem) -> u32 {
 
 /// # Safety
 /// As `Portable::run`.
-unsafe fn run<R: Real>(p: &NormBackwardProblem, scratch: &mut [u8], args: &NormBackwardArgs<'_>) {
+unsafe fn run<R: Wide>(p: &NormBackwardProblem, scratch: &mut [u8], args: &NormBackwardArgs<'_>) {
     let cols = p.cols as usize;
     if cols == 0 {
         return;
@@ -87,7 +90,7 @@ unsafe fn run<R: Real>(p: &NormBackwardProblem, scratch: &mut [u8], args: &NormB
         for row in first..first.saturating_add(run_len(p)).min(p.rows) {
             read(&p.x, x, row, 0, s);
             read(&p.grad_y, grad_y, row, 0, g);
-            run_widest(cols, Backward { p, s, g, weight, by_weight, by_bias });
+            R::run_widest(cols, Backward { p, s, g, weight, by_weight, by_bias });
             let dtype = p.x.dtype();
             let bytes = dtype.bits() as usize / 8;
             let start = row as usize * cols * bytes;
@@ -119,16 +122,16 @@ struct Backward<'a, R> {
     by_bias: &'a mut [R],
 }
 
-impl<R: Real> Work for Backward<'_, R> {
+impl<R: Real> WorkOn<R> for Backward<'_, R> {
     #[inline(always)]
-    fn run(self) {
+    fn run_on<I: Vectors<R>>(self) {
         let Self { p, s, g, weight, by_weight, by_bias } = self;
-        let backward = Divisor::of(p, s);
+        let backward = Divisor::of::<I>(p, s);
         s.iter_mut().for_each(|s| *s = (*s - backward.mean) * backward.r);
         by_weight.iter_mut().zip(s.iter().zip(&*g)).for_each(|(sum, (&h, &g))| *sum += g * h);
         by_bias.iter_mut().zip(&*g).for_each(|(sum, &g)| *sum += g);
         g.iter_mut().zip(weight).for_each(|(g, &weight)| *g *= weight);
-        backward.by_input(p.kind, s, g);
+        backward.by_input::<I>(p.kind, s, g);
     }
 }
 
@@ -143,20 +146,20 @@ struct Divisor<R> {
 
 impl<R: Real> Divisor<R> {
     #[inline(always)]
-    fn of(p: &NormBackwardProblem, s: &[R]) -> Self {
+    fn of<I: Vectors<R>>(p: &NormBackwardProblem, s: &[R]) -> Self {
         let (n, eps) = (R::from_f64(p.cols.into()), R::from_f32(p.eps.get()));
         match p.kind {
             NormKind::Layer => {
-                let mean = sum(s, |x| x) / n;
-                let variance = sum(s, |x| (x - mean) * (x - mean)) / n;
+                let mean = sum::<I, R>(s) / n;
+                let variance = squares::<I, R>(s, mean) / n;
                 Self { mean, r: R::ONE / (variance + eps).sqrt(), share: R::ONE / n }
             }
             NormKind::Rms => {
-                let square = sum(s, |x| x * x) / n;
+                let square = squares::<I, R>(s, R::ZERO) / n;
                 Self { mean: R::ZERO, r: R::ONE / (square + eps).sqrt(), share: R::ONE / n }
             }
             NormKind::L2 => {
-                let length = sum(s, |x| x * x).sqrt();
+                let length = squares::<I, R>(s, R::ZERO).sqrt();
                 if length < eps {
                     Self { mean: R::ZERO, r: R::ONE / eps, share: R::ZERO }
                 } else {
@@ -168,9 +171,9 @@ impl<R: Real> Divisor<R> {
 
     /// The gradient by the input, in place of g.
     #[inline(always)]
-    fn by_input(&self, kind: NormKind, h: &[R], g: &mut [R]) {
-        let mean = if kind == NormKind::Layer { sum(g, |g| g) * self.share } else { R::ZERO };
-        let along = sum_of_two(h, g, |h, g| g * h) * self.share;
+    fn by_input<I: Vectors<R>>(&self, kind: NormKind, h: &[R], g: &mut [R]) {
+        let mean = if kind == NormKind::Layer { sum::<I, R>(g) * self.share } else { R::ZERO };
+        let along = products::<I, R>(h, g) * self.share;
         for (g, &h) in g.iter_mut().zip(h) {
             *g = self.r * (*g - mean - h * along);
         }

@@ -58,26 +58,27 @@ const NF4: [f32; 16] = [
     1.0,
 ];
 
-/// What NF4's steps are halfway between: of `x`, its code is how many of them lie not above it, by f32's rounding.
-pub(crate) const NF4_STEPS: [f32; 15] = {
+/// The steps between the codes of NF4: a number's code is how many of them are not above it.
+pub(crate) const NF4_STEPS: [f32; 15] = nf4_steps(1.0);
+
+/// The steps between the codes of NF4 times `scale`, a positive f32 with which none becomes subnormal: each is the least
+/// f32 whose quotient by `scale` is nearer to the code above, or as near if that is the even one.
+#[inline(always)]
+pub(crate) const fn nf4_steps(scale: f64) -> [f32; 15] {
     let mut steps = [0.0; 15];
     let mut low = 0;
     while low < 15 {
-        steps[low] = nf4_step(low, 1.0);
+        // The sum of two f32 of neighbouring sizes has at most 27 bits, and its product with 24 is exact.
+        let step = (NF4[low] as f64 + NF4[low + 1] as f64) / 2.0 * scale;
+        let near = step as f32;
+        let back = near as f64;
+        let up = back < step || (back == step && low.is_multiple_of(2));
+        // The next f32 towards plus infinity.
+        let next = if near < 0.0 { near.to_bits().wrapping_sub(1) } else { near.to_bits().wrapping_add(1) };
+        steps[low] = f32::from_bits(if up { next } else { near.to_bits() });
         low += 1;
     }
     steps
-};
-
-/// The least f32 that, divided by `scale`, is nearer to NF4's code `low + 1` than to `low`, or as near if that is even.
-/// `scale` is a positive f32.
-#[inline(always)]
-pub(crate) const fn nf4_step(low: usize, scale: f64) -> f32 {
-    // Two f32 of one binade or two have a sum of 26 bits, and its product with 24 is exact.
-    let step = (NF4[low] as f64 + NF4[low + 1] as f64) / 2.0 * scale;
-    let near = step as f32;
-    let back = near as f64;
-    if back < step || (back == step && low.is_multiple_of(2)) { near.next_up() } else { near }
 }
 
 impl Narrow {

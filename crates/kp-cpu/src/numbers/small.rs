@@ -140,11 +140,12 @@ pub(crate) fn sticky(x: f64) -> f32 {
 /// `x` to the nearest whole number of `low ..= high`, at most 8 bits, ties to even; NaN to 0.
 #[inline(always)]
 pub(crate) fn encode_integer(x: f32, low: f32, high: f32) -> i32 {
-    // Added to and taken from this, numbers round to whole ones.
+    // Added to this, numbers round to whole ones, which are then in the low bits.
     const WHOLE: f32 = 12_582_912.0;
     let x = if x < low { low } else { x };
     let x = if x > high { high } else { x };
-    ((x + WHOLE) - WHOLE) as i32
+    let whole = (x + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits()) as i32;
+    if x.is_nan() { 0 } else { whole }
 }
 
 #[cfg(test)]

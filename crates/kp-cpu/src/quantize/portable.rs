@@ -84,7 +84,7 @@ unsafe fn run<R: Real>(p: &QuantizeProblem, scratch: &mut [u8], args: &QuantizeA
     .of_launch(p.x.dtype());
     let unit = |i: u32, room: &mut [R]| {
         let rows = store.rows_of(i);
-        let x = match lying(&p.x, x, rows.start, p.cols as usize) {
+        let x = match lying(&p.x, x, rows.start, 0, p.cols as usize) {
             Some(x) if rows.len() == 1 => x,
             _ => {
                 let room = &mut room[..rows.len() * p.cols as usize];
@@ -115,7 +115,7 @@ unsafe fn largest<R: Real>(p: &QuantizeProblem, x: &[u8], scratch: &mut [u8]) ->
     threads::for_each(parts, |part| {
         let (mut most, mut tile) = ([0.0], [R::ZERO; TILE]);
         for row in units_of(part, parts, p.rows) {
-            match lying::<R>(&p.x, x, row, p.cols as usize) {
+            match lying::<R>(&p.x, x, row, 0, p.cols as usize) {
                 Some(x) => store::largest(x, x.len(), &mut most),
                 None => {
                     for first in (0..p.cols).step_by(TILE) {

@@ -4,7 +4,11 @@ use crate::{
     kernel::{Output, input, optional},
     numbers::{self, Real},
     portable::Portable,
-    rows::{parts, read, sum, units_of, with_real},
+    rows::{largest, largest_of, lying, parts, read, sum, units_of, with_real},
+    simd::{
+        Work, run_widest,
+        vector::{Vectors, Wide, WorkOn},
+    },
     threads,
 };
 use kp_hal::{
@@ -24,11 +28,11 @@ impl Portable for Reduce {
 }
 
 /// Columns of a strip; also what is read of a row at a time.
-const STRIP: usize = 256;
+const STRIP: usize = 512;
 
 /// # Safety
 /// As `Portable::run`.
-unsafe fn run<R: Real>(p: &ReduceProblem, args: &ReduceArgs<'_>) {
+unsafe fn run<R: Wide>(p: &ReduceProblem, args: &ReduceArgs<'_>) {
     // SAFETY: within a launch, whose arguments were checked.
     let (x, offsets, y) = unsafe { (input(&args.x), optional(&args.offsets), Output::new(&args.y)) };
     let elements = u64::from(p.rows) * u64::from(p.cols);
@@ -60,19 +64,79 @@ unsafe fn run<R: Real>(p: &ReduceProblem, args: &ReduceArgs<'_>) {
 }
 
 /// One row to one number: strips are reduced one by one, so the rounding error grows with a strip's share.
-fn along_row<R: Real>(p: &ReduceProblem, x: &[u8], row: u32) -> R {
+fn along_row<R: Wide>(p: &ReduceProblem, x: &[u8], row: u32) -> R {
     let mut tile = [R::ZERO; STRIP];
     let mut total = start(p.op);
     for first in (0..p.cols).step_by(STRIP) {
-        let tile = &mut tile[..STRIP.min((p.cols - first) as usize)];
-        read(&p.x, x, row, first, tile);
-        let part = match p.op {
-            ReduceOp::Sum | ReduceOp::Mean => sum(tile, |x| x),
-            _ => tile.iter().fold(start(p.op), |total, &x| combine(p.op, total, x)),
+        let width = STRIP.min((p.cols - first) as usize);
+        let strip = match lying(&p.x, x, row, first as usize, width) {
+            Some(strip) => strip,
+            None => {
+                read(&p.x, x, row, first, &mut tile[..width]);
+                &tile[..width]
+            }
         };
+        let mut part = start(p.op);
+        R::run_widest(width, Fold { op: p.op, x: strip, total: &mut part });
         total = combine(p.op, total, part);
     }
     finish(p.op, total, p.cols)
+}
+
+/// A strip of a row to one number.
+struct Fold<'a, R> {
+    op: ReduceOp,
+    x: &'a [R],
+    total: &'a mut R,
+}
+
+impl<R: Real> WorkOn<R> for Fold<'_, R> {
+    #[inline(always)]
+    fn run_on<I: Vectors<R>>(self) {
+        let Self { op, x, total } = self;
+        macro_rules! each {
+            ($op:ident) => {
+                x.iter().fold(start(ReduceOp::$op), |total, &x| combine(ReduceOp::$op, total, x))
+            };
+        }
+        *total = match op {
+            ReduceOp::Sum | ReduceOp::Mean => sum::<I, R>(x),
+            // Vectors compare without looking for NaN, which a sum shows.
+            _ if sum::<I, R>(x).is_nan() => match op {
+                ReduceOp::Max => each!(Max),
+                ReduceOp::Min => each!(Min),
+                _ => each!(Amax),
+            },
+            ReduceOp::Max => largest::<I, R>(x),
+            ReduceOp::Min => -largest_of::<I, R>(x, |x| I::minus(I::splat(R::ZERO), x)),
+            ReduceOp::Amax => largest_of::<I, R>(x, |x| I::larger(x, I::minus(I::splat(R::ZERO), x))),
+        };
+    }
+}
+
+/// A row to the row of results that it joins.
+struct Join<'a, R> {
+    op: ReduceOp,
+    x: &'a [R],
+    totals: &'a mut [R],
+}
+
+impl<R: Real> Work for Join<'_, R> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { op, x, totals } = self;
+        macro_rules! join {
+            ($op:ident) => {
+                totals.iter_mut().zip(x).for_each(|(total, &x)| *total = combine(ReduceOp::$op, *total, x))
+            };
+        }
+        match op {
+            ReduceOp::Sum | ReduceOp::Mean => join!(Sum),
+            ReduceOp::Max => join!(Max),
+            ReduceOp::Min => join!(Min),
+            ReduceOp::Amax => join!(Amax),
+        }
+    }
 }
 
 /// Each column of each of `segments` segments to one number, strip by strip.
@@ -102,10 +166,16 @@ fn strips<R: Real>(
                 run_start = run.end;
                 let mut sums = [start::<R>(p.op); STRIP];
                 for row in run {
-                    read(&p.x, x, row, first, tile);
-                    sums.iter_mut().zip(&*tile).for_each(|(total, &x)| *total = combine(p.op, *total, x));
+                    let x = match lying(&p.x, x, row, first as usize, width) {
+                        Some(x) => x,
+                        None => {
+                            read(&p.x, x, row, first, tile);
+                            &*tile
+                        }
+                    };
+                    run_widest(width, Join { op: p.op, x, totals: &mut sums[..width] });
                 }
-                totals.iter_mut().zip(&sums).for_each(|(total, &x)| *total = combine(p.op, *total, x));
+                run_widest(width, Join { op: p.op, x: &sums[..width], totals });
             }
             totals.iter_mut().for_each(|total| *total = finish(p.op, *total, range.len() as u32));
             put(segment as usize * p.cols as usize + first as usize, totals);
@@ -116,6 +186,7 @@ fn strips<R: Real>(
 /// Rows whose sum is kept apart before it joins the total.
 const RUN: u32 = 256;
 
+#[inline(always)]
 fn start<R: Real>(op: ReduceOp) -> R {
     match op {
         ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Amax => R::ZERO,
@@ -125,6 +196,7 @@ fn start<R: Real>(op: ReduceOp) -> R {
 }
 
 /// NaN wins: a comparison with NaN is false, so `total` is kept only where it is known to be the one.
+#[inline(always)]
 fn combine<R: Real>(op: ReduceOp, total: R, x: R) -> R {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => total + x,

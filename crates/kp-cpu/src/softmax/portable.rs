@@ -2,10 +2,13 @@
 
 use crate::{
     kernel::{Output, input},
-    numbers::Real,
     portable::Portable,
-    rows::{each_row, lying, map, read, scratch_bytes, sum, with_real},
-    simd::{Baseline, Work, arith::Arith, run_widest},
+    rows::{each_row, largest, lying, map, read, scratch_bytes, sum, with_real},
+    simd::{
+        Baseline,
+        arith::Arith,
+        vector::{Vectors, Wide, WorkOn},
+    },
     store::Store,
 };
 use kp_hal::{
@@ -29,17 +32,17 @@ impl Portable for Softmax {
 
 /// # Safety
 /// As `Portable::run`.
-unsafe fn run<R: Arith>(p: &SoftmaxProblem, scratch: &mut [u8], args: &SoftmaxArgs<'_>) {
+unsafe fn run<R: Arith + Wide>(p: &SoftmaxProblem, scratch: &mut [u8], args: &SoftmaxArgs<'_>) {
     let scale = R::from_f32(p.scale.get());
     // SAFETY: within a launch, whose arguments were checked.
     let (bytes, y) = unsafe { (input(&args.x), Output::new(&args.y)) };
     let store = Store::fused(p.y.format, (p.rows, p.cols), p.y.ld, y, Output::of(&mut []), &[]).of_launch(p.x.dtype());
     let row = |row: u32, out: &mut [R]| {
-        let x = lying(&p.x, bytes, row, out.len());
+        let x = lying(&p.x, bytes, row, 0, out.len());
         if x.is_none() {
             read(&p.x, bytes, row, 0, out);
         }
-        run_widest(out.len(), Share { scale, log: p.log, x, out });
+        R::run_widest(out.len(), Share { scale, log: p.log, x, out });
     };
     // SAFETY: scratch and output are this launch's.
     unsafe { each_row(&store, scratch, row) };
@@ -53,32 +56,37 @@ struct Share<'a, R> {
     out: &'a mut [R],
 }
 
-impl<R: Arith> Work for Share<'_, R> {
+impl<R: Arith> WorkOn<R> for Share<'_, R> {
     #[inline(always)]
-    fn run(self) {
+    fn run_on<I: Vectors<R>>(self) {
         let Self { scale, log, x, out } = self;
-        map(x, out, |_, x| x * scale);
-        let largest = largest(out);
+        // What is NaN makes the sum NaN, and so the row, whatever the largest number is found to be.
+        let largest = match x {
+            Some(x) if scale == R::ONE => largest::<I, R>(x),
+            _ => {
+                map(x, out, |_, x| x * scale);
+                largest::<I, R>(out)
+            }
+        };
+        let x = x.filter(|_| scale == R::ONE);
         if log {
-            // The same arithmetic on every processor: fused steps would gain nothing, since memory is slower.
-            let log = sum(out, |x| (x - largest).exp_of::<Baseline>()).ln();
-            out.iter_mut().for_each(|x| *x = *x - largest - log);
+            let mut total = R::ZERO;
+            let mut tile = [R::ZERO; TILE];
+            for x in x.unwrap_or(out).chunks(TILE) {
+                // The same arithmetic on every processor: fused steps would gain little, since memory is slower.
+                let tile = &mut tile[..x.len()];
+                map(Some(x), tile, |_, x| (x - largest).exp_of::<Baseline>());
+                total += sum::<I, R>(tile);
+            }
+            let log = total.ln();
+            map(x, out, |_, x| x - largest - log);
         } else {
-            out.iter_mut().for_each(|x| *x = (*x - largest).exp_of::<Baseline>());
-            let share = R::ONE / sum(out, |x| x);
+            map(x, out, |_, x| (x - largest).exp_of::<Baseline>());
+            let share = R::ONE / sum::<I, R>(out);
             out.iter_mut().for_each(|x| *x *= share);
         }
     }
 }
 
-/// The largest number, or NaN if there is one.
-#[inline(always)]
-fn largest<R: Real>(x: &[R]) -> R {
-    // Not `max`, which would lose NaN.
-    let larger = |m: R, x: R| if x > m || x.is_nan() { x } else { m };
-    let mut most = [-R::INFINITY; 16];
-    for x in x.chunks(16) {
-        most.iter_mut().zip(x).for_each(|(m, &x)| *m = larger(*m, x));
-    }
-    most.into_iter().fold(-R::INFINITY, larger)
-}
+/// Numbers whose exponentials are summed at a time.
+const TILE: usize = 1024;

@@ -5,8 +5,10 @@
 //! gives exactly, tells on which side the true quotient is, and moves it there by a unit of the last place. Codes have at
 //! most 10 bits with their ties, so they come out as from exact arithmetic, on every instruction set.
 
+use super::TILE;
 use crate::{
-    numbers::{narrow::nf4_step, small::sticky},
+    numbers::{narrow::nf4_steps, small::sticky},
+    rows::spread,
     simd::{Isa, WorkIn},
 };
 
@@ -26,7 +28,7 @@ pub(super) struct Divisor {
 }
 
 /// How quotients are found.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Way {
     /// The divisor is a power of two, or zero: the product with the reciprocal is the quotient.
     Product,
@@ -66,29 +68,30 @@ impl Divisor {
         let zero = f64::from(self.zero);
         if x.is_nan() { zero } else { (quotient + zero).round_ties_even() }
     }
+}
 
-    /// Where the reciprocal is exact.
-    #[inline(always)]
-    fn product(&self, x: f32) -> f32 {
-        let quotient = x * self.inverse;
-        // 0 / 0, as in `quotient`.
-        if quotient.is_nan() && !x.is_nan() { 0.0 } else { quotient }
-    }
+/// The quotient where the reciprocal is exact.
+#[inline(always)]
+fn product(x: f32, inverse: f32) -> f32 {
+    let quotient = x * inverse;
+    // 0 / 0, as in `quotient`.
+    if quotient.is_nan() && !x.is_nan() { 0.0 } else { quotient }
+}
 
-    #[inline(always)]
-    fn side<I: Isa>(&self, x: f32) -> f32 {
-        let size = x.abs();
-        let near = f32::from_bits(((size * self.inverse).to_bits() + 4) & !7);
-        let (above, below) = if I::FUSED {
-            let left = (-near).mul_add(self.low, (-near).mul_add(self.high, size));
-            (left > 0.0, left < 0.0)
-        } else {
-            let left = f64::from(size) - f64::from(near) * self.whole;
-            (left > 0.0, left < 0.0)
-        };
-        let bits = near.to_bits().wrapping_add(u32::from(above)).wrapping_sub(u32::from(below));
-        if x.is_nan() { x } else { f32::from_bits(bits).copysign(x) }
-    }
+/// The quotient of `x` and `high` + `low`, with the low bits that the module speaks of.
+#[inline(always)]
+fn side<I: Isa>(x: f32, inverse: f32, high: f32, low: f32) -> f32 {
+    let size = x.abs();
+    let near = f32::from_bits(((size * inverse).to_bits() + 4) & !7);
+    let (above, below) = if I::FUSED {
+        let left = (-near).mul_add(low, (-near).mul_add(high, size));
+        (left > 0.0, left < 0.0)
+    } else {
+        let left = f64::from(size) - f64::from(near) * (f64::from(high) + f64::from(low));
+        (left > 0.0, left < 0.0)
+    };
+    let bits = near.to_bits().wrapping_add(u32::from(above)).wrapping_sub(u32::from(below));
+    if x.is_nan() { x } else { f32::from_bits(bits).copysign(x) }
 }
 
 /// 2⁻¹²⁷, E8M0's least: its reciprocal is a power of two that f32 has.
@@ -107,21 +110,6 @@ fn shifted(quotient: f32, zero: f32) -> f32 {
     let odd = zero.to_bits() != 0 && zero % 2.0 != 0.0;
     let tie = if odd && rest.abs() == 0.5 { rest + rest } else { 0.0 };
     if quotient.is_nan() { zero } else { whole + tie + zero }
-}
-
-/// `f` of each number, sixteen at a time: blocks are too short for loops that are cut into longer steps.
-#[inline(always)]
-fn each(x: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32) {
-    let (sixteens, rest) = x.as_chunks::<16>();
-    let (out_sixteens, out_rest) = out.as_chunks_mut::<16>();
-    for (x, out) in sixteens.iter().zip(out_sixteens) {
-        for i in 0..16 {
-            out[i] = f(x[i]);
-        }
-    }
-    for (&x, out) in rest.iter().zip(out_rest) {
-        *out = f(x);
-    }
 }
 
 /// Divides `x`, block by block of `inner`, each by its divisor, adding zero points if `Z`; quotients below −`limit`
@@ -148,20 +136,45 @@ impl<const Z: bool> WorkIn for Divide<'_, Z> {
                 quotient
             }
         };
-        for ((x, out), by) in x.chunks(inner).zip(out.chunks_mut(inner)).zip(by) {
-            match by.way {
-                Way::Product => each(x, out, |x| finish(by.product(x), by.zero)),
-                Way::Sides => each(x, out, |x| finish(by.side::<I>(x), by.zero)),
-                Way::Slow => {
-                    for (&x, out) in x.iter().zip(out) {
-                        let slow = sticky(by.quotient(x.into(), Z));
-                        *out = if !Z && slow < limit { limit } else { slow };
-                    }
+        let way = by.iter().map(|by| by.way).max().unwrap_or(Way::Product);
+        if way == Way::Slow {
+            for ((x, out), by) in x.chunks(inner).zip(out.chunks_mut(inner)).zip(by) {
+                for (&x, out) in x.iter().zip(out) {
+                    let slow = sticky(by.quotient(x.into(), Z));
+                    *out = if !Z && slow < limit { limit } else { slow };
+                }
+            }
+        } else if inner >= LONG {
+            for ((x, out), &by) in x.chunks(inner).zip(out.chunks_mut(inner)).zip(by) {
+                let each = x.iter().zip(out);
+                match way {
+                    Way::Product => each.for_each(|(&x, out)| *out = finish(product(x, by.inverse), by.zero)),
+                    _ => each.for_each(|(&x, out)| *out = finish(side::<I>(x, by.inverse, by.high, by.low), by.zero)),
+                }
+            }
+        } else {
+            // Short blocks: each number beside its own divisor makes one loop of them all.
+            let n = x.len();
+            let spread = |of: fn(&Divisor) -> f32| spread::<f32, TILE>(by.iter().map(of), inner);
+            let inverse = spread(|by| by.inverse);
+            let zero = if Z { spread(|by| by.zero) } else { [0.0; TILE] };
+            let (x, out) = (&x[..n], &mut out[..n]);
+            if way == Way::Product {
+                for i in 0..n {
+                    out[i] = finish(product(x[i], inverse[i]), zero[i]);
+                }
+            } else {
+                let (high, low) = (spread(|by| by.high), spread(|by| by.low));
+                for i in 0..n {
+                    out[i] = finish(side::<I>(x[i], inverse[i], high[i], low[i]), zero[i]);
                 }
             }
         }
     }
 }
+
+/// Numbers of a block from which on a loop of its own pays.
+const LONG: usize = 128;
 
 /// The codes of NF4 of `x / scale`, as numbers: each counts the steps, multiplied by the scale, that are not above it.
 pub(super) struct Quantiles<'a> {
@@ -176,22 +189,22 @@ impl WorkIn for Quantiles<'_> {
     fn run_in<I: Isa>(self) {
         let Self { x, inner, by, out } = self;
         for ((x, out), by) in x.chunks(inner).zip(out.chunks_mut(inner)).zip(by) {
-            let steps: [f32; 15] = std::array::from_fn(|low| nf4_step(low, by.whole));
-            each(x, out, |x| {
+            let steps = nf4_steps(by.whole);
+            for (&x, out) in x.iter().zip(out) {
                 let mut code = 0.0;
                 for step in steps {
                     code += if x >= step { 1.0 } else { 0.0 };
                 }
-                if x.is_nan() { 7.0 } else { code }
-            });
+                *out = if x.is_nan() { 7.0 } else { code };
+            }
         }
     }
 }
 
 impl Divisor {
-    /// Whether steps of NF4 can be multiplied by it: positive, and an f32.
+    /// Whether steps of NF4 can be multiplied by it: an f32, positive, and none of the products subnormal.
     pub(super) fn has_quantiles(&self) -> bool {
-        self.whole > 0.0 && self.low == 0.0 && self.high.is_finite()
+        self.whole > 1e-30 && self.low == 0.0 && self.high.is_finite()
     }
 }
 
@@ -205,27 +218,45 @@ pub(super) struct Largest<'a> {
 impl WorkIn for Largest<'_> {
     #[inline(always)]
     fn run_in<I: Isa>(self) {
-        for (x, out) in self.x.chunks(self.inner).zip(self.out) {
-            *out = f64::from(largest(x)).max(*out);
+        let Self { x, inner, out } = self;
+        if can_halve(x.len(), inner) {
+            let mut sizes = [0; TILE];
+            sizes.iter_mut().zip(x).for_each(|(size, &x)| *size = finite_size(x));
+            halve(&mut sizes[..x.len()], inner, u32::max);
+            out.iter_mut().zip(sizes).for_each(|(out, size)| *out = f64::from(f32::from_bits(size)).max(*out));
+        } else {
+            for (x, out) in x.chunks(inner).zip(out) {
+                let size = x.iter().fold(0, |most, &x| finite_size(x).max(most));
+                *out = f64::from(f32::from_bits(size)).max(*out);
+            }
         }
     }
 }
 
-/// The largest finite magnitude; 0 of nothing.
+/// The magnitude of a finite number, 0 of others: as whole numbers, magnitudes compare as they do.
 #[inline(always)]
-fn largest(x: &[f32]) -> f32 {
-    // As whole numbers, magnitudes compare as they do, and infinities and NaN come last.
-    let finite = |x: f32| {
-        let bits = x.to_bits() & 0x7fff_ffff;
-        if bits < 0x7f80_0000 { bits } else { 0 }
-    };
-    let mut most = [0_u32; 16];
-    let (chunks, rest) = x.as_chunks::<16>();
-    for chunk in chunks {
-        most.iter_mut().zip(chunk).for_each(|(most, &x)| *most = finite(x).max(*most));
+fn finite_size(x: f32) -> u32 {
+    let bits = x.to_bits() & 0x7fff_ffff;
+    if bits < 0x7f80_0000 { bits } else { 0 }
+}
+
+/// Whether blocks of `inner` of `len` numbers can be joined by halving.
+#[inline(always)]
+fn can_halve(len: usize, inner: usize) -> bool {
+    inner.is_power_of_two() && inner < LONG && len.is_multiple_of(inner) && len <= TILE
+}
+
+/// Joins neighbours until one of each `inner` is left: short blocks would each end in steps that no vector can take.
+#[inline(always)]
+fn halve<T: Copy>(x: &mut [T], inner: usize, join: impl Fn(T, T) -> T) {
+    let mut len = x.len();
+    for _ in 0..inner.trailing_zeros() {
+        len /= 2;
+        // Forwards, so that what is read was not yet written.
+        for i in 0..len {
+            x[i] = join(x[2 * i], x[2 * i + 1]);
+        }
     }
-    most.iter_mut().zip(rest).for_each(|(most, &x)| *most = finite(x).max(*most));
-    f32::from_bits(most.into_iter().fold(0, u32::max))
 }
 
 /// The least and the largest finite number of each block and 0, with what `low` and `high` have.
@@ -239,17 +270,38 @@ pub(super) struct Range<'a> {
 impl WorkIn for Range<'_> {
     #[inline(always)]
     fn run_in<I: Isa>(self) {
-        for ((x, low), high) in self.x.chunks(self.inner).zip(self.low).zip(self.high) {
-            let (mut least, mut most) = ([0.0_f32; 16], [0.0_f32; 16]);
-            for chunk in x.chunks(16) {
-                for ((least, most), &x) in least.iter_mut().zip(&mut most).zip(chunk) {
-                    let x = if x.abs() < f32::INFINITY { x } else { 0.0 };
-                    *least = if x < *least { x } else { *least };
-                    *most = if x > *most { x } else { *most };
-                }
+        let Self { x, inner, low, high } = self;
+        let widen = |(low, high): (&mut f64, &mut f64), (least, most): (i32, i32)| {
+            *low = f64::from(f32::from_bits(ordered(least as u32) as u32)).min(*low);
+            *high = f64::from(f32::from_bits(ordered(most as u32) as u32)).max(*high);
+        };
+        if can_halve(x.len(), inner) {
+            let (mut least, mut most) = ([0; TILE], [0; TILE]);
+            for ((least, most), &x) in least.iter_mut().zip(&mut most).zip(x) {
+                *least = finite_order(x);
+                *most = *least;
             }
-            *low = f64::from(least.into_iter().fold(0.0, f32::min)).min(*low);
-            *high = f64::from(most.into_iter().fold(0.0, f32::max)).max(*high);
+            halve(&mut least[..x.len()], inner, i32::min);
+            halve(&mut most[..x.len()], inner, i32::max);
+            low.iter_mut().zip(high).zip(least.into_iter().zip(most)).for_each(|(out, found)| widen(out, found));
+        } else {
+            for (x, out) in x.chunks(inner).zip(low.iter_mut().zip(high)) {
+                let least = x.iter().fold(0, |least, &x| finite_order(x).min(least));
+                let most = x.iter().fold(0, |most, &x| finite_order(x).max(most));
+                widen(out, (least, most));
+            }
         }
     }
+}
+
+/// Bits as a whole number that compares as the float does, and back.
+#[inline(always)]
+fn ordered(bits: u32) -> i32 {
+    (bits ^ ((bits as i32 >> 31) as u32 >> 1)) as i32
+}
+
+/// A finite number as such a whole number, others as 0.
+#[inline(always)]
+fn finite_order(x: f32) -> i32 {
+    if x.abs() < f32::INFINITY { ordered(x.to_bits()) } else { 0 }
 }
