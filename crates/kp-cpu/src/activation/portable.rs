@@ -1,11 +1,12 @@
-//! Element by element, a row at a time.
+//! Element by element, in tiles of a row.
 
 use crate::{
-    act,
+    act::{self, Tail},
     kernel::{Output, input, optional},
     numbers::{self, Real},
     portable::Portable,
-    rows::{each_row, read, scratch_bytes, with_real},
+    rows::{Add, each_row, read, scratch_bytes, with_real},
+    simd::{Work, run_widest},
     store::Store,
 };
 use kp_hal::{
@@ -32,57 +33,83 @@ impl Portable for Activation {
     }
 }
 
-/// Columns taken at a time when gated, so that both halves wait on the stack.
-const TILE: usize = 128;
+/// Columns taken at a time, so that everything about them stays in the first cache.
+const TILE: usize = 1024;
 
 /// # Safety
 /// As `Portable::run`.
-unsafe fn run<R: Real>(p: &ActivationProblem, scratch: &mut [u8], args: &ActivationArgs<'_>) {
+unsafe fn run<R: Tail>(p: &ActivationProblem, scratch: &mut [u8], args: &ActivationArgs<'_>) {
     // SAFETY: within a launch, whose arguments were checked.
     let (x, factor, residual, global) =
         unsafe { (input(&args.x), optional(&args.factor), optional(&args.residual), optional(&args.y_global)) };
     // SAFETY: as above.
     let (y, scales) = unsafe { (Output::new(&args.y), Output::optional(&args.y_scale)) };
-    let store = Store::fused(p.y.format, (p.rows, p.cols), p.y.ld, y, scales, global);
+    let store = Store::fused(p.y.format, (p.rows, p.cols), p.y.ld, y, scales, global).of_launch(p.x.dtype());
     let row = |row: u32, out: &mut [R]| {
-        if p.gate == Gate::None {
-            read(&p.x, x, row, 0, out);
-            out.iter_mut().for_each(|x| *x = act::apply(p.act, *x));
-        } else {
-            for (tile, out) in out.chunks_mut(TILE).enumerate() {
-                gated(p, x, row, (tile * TILE) as u32, out);
+        let mut other = [R::ZERO; 2 * TILE];
+        for (tile, out) in out.chunks_mut(TILE).enumerate() {
+            let first = tile * TILE;
+            match p.gate {
+                Gate::None => {
+                    read(&p.x, x, row, first as u32, out);
+                    act::each(p.act, out);
+                }
+                Gate::Halves => {
+                    let ups = &mut other[..out.len()];
+                    read(&p.x, x, row, first as u32, out);
+                    read(&p.x, x, row, first as u32 + p.cols, ups);
+                    act::each(p.act, out);
+                    run_widest(out.len(), Times { x: ups, out });
+                }
+                Gate::Pairs => {
+                    let pairs = &mut other[..2 * out.len()];
+                    read(&p.x, x, row, 2 * first as u32, pairs);
+                    run_widest(out.len(), Split { pairs, out });
+                    act::each(p.act, out);
+                    run_widest(out.len(), Times { x: &pairs[..out.len()], out });
+                }
             }
-        }
-        let start = row as usize * p.cols as usize;
-        if let Some(dtype) = p.factor {
-            out.iter_mut().enumerate().for_each(|(i, y)| *y *= numbers::get(dtype, factor, start + i));
-        }
-        if let Some(dtype) = p.residual {
-            out.iter_mut().enumerate().for_each(|(i, y)| *y += numbers::get(dtype, residual, start + i));
+            let start = row as usize * p.cols as usize + first;
+            let other = &mut other[..out.len()];
+            if let Some(dtype) = p.factor {
+                numbers::read(dtype, factor, start, other);
+                run_widest(out.len(), Times { x: other, out });
+            }
+            if let Some(dtype) = p.residual {
+                numbers::read(dtype, residual, start, other);
+                run_widest(out.len(), Add { x: other, out });
+            }
         }
     };
     // SAFETY: scratch and outputs are this launch's.
     unsafe { each_row(&store, scratch, row) };
 }
 
-/// Output columns `first ..` of a gated row, at most `TILE`.
-fn gated<R: Real>(p: &ActivationProblem, x: &[u8], row: u32, first: u32, out: &mut [R]) {
-    let mut pairs = [R::ZERO; 2 * TILE];
-    let pairs = &mut pairs[..2 * out.len()];
-    match p.gate {
-        Gate::Pairs => {
-            read(&p.x, x, row, 2 * first, pairs);
-            for (y, pair) in out.iter_mut().zip(pairs.chunks_exact(2)) {
-                *y = act::apply(p.act, pair[0]) * pair[1];
-            }
-        }
-        Gate::None | Gate::Halves => {
-            let (gates, ups) = pairs.split_at_mut(out.len());
-            read(&p.x, x, row, first, gates);
-            read(&p.x, x, row, first + p.cols, ups);
-            for ((y, &gate), &up) in out.iter_mut().zip(&*gates).zip(&*ups) {
-                *y = act::apply(p.act, gate) * up;
-            }
+/// Multiplies one row by another.
+struct Times<'a, R> {
+    x: &'a [R],
+    out: &'a mut [R],
+}
+
+impl<R: Real> Work for Times<'_, R> {
+    #[inline(always)]
+    fn run(self) {
+        self.out.iter_mut().zip(self.x).for_each(|(out, &x)| *out *= x);
+    }
+}
+
+/// The first of each pair to `out`, the second to the front of `pairs`.
+struct Split<'a, R> {
+    pairs: &'a mut [R],
+    out: &'a mut [R],
+}
+
+impl<R: Real> Work for Split<'_, R> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { pairs, out } = self;
+        for (i, out) in out.iter_mut().enumerate() {
+            (*out, pairs[i]) = (pairs[2 * i], pairs[2 * i + 1]);
         }
     }
 }
