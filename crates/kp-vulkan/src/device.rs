@@ -5,13 +5,14 @@ use crate::{
     driver::{self, Logical, Seen, Status},
     fault::Lost,
     memory::Memory,
+    peaks,
     pipelines::{Build, Function, Pipelines},
     queue::VulkanQueue,
     timeline::Timelines,
     transfer::Transfer,
 };
 use kp_hal::{
-    Backend, Buffer, Device, DeviceId, DeviceInfo, DeviceKind, Error, ErrorKind, Kernels, MemoryInfo, MemoryKind,
+    Backend, Buffer, Caps, Device, DeviceId, DeviceInfo, DeviceKind, Error, ErrorKind, Kernels, MemoryInfo, MemoryKind,
     Queue, Result,
 };
 use std::{fmt, sync::Arc};
@@ -162,6 +163,11 @@ impl Device for VulkanDevice {
         // SAFETY: `held` owns at least that many bytes, addressable by every queue, and gives them to nobody else; `host()`
         // addresses them.
         Ok(unsafe { Buffer::from_raw(self.id, held.addr(), bytes, Arc::new(held)) })
+    }
+
+    /// Measures the bandwidth of copies; rates of arithmetic stay guesses.
+    fn measure(self: Arc<Self>) -> Result<Caps> {
+        peaks::measure(&self)
     }
 
     fn queue(self: Arc<Self>) -> Result<Box<dyn Queue>> {

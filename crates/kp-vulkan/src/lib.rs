@@ -13,6 +13,7 @@
 //! timeline.rs    how far each queue is: one semaphore, its marks
 //! commands.rs    command buffers: what a queue was told and has not submitted, what it has
 //! queue.rs       copies, marks, waiting, scratch
+//! peaks.rs       what the device does, measured
 //! staging.rs     pinned memory for copies from and to the host
 //! graph.rs       recording and replaying
 //! fault.rs       what is known when work has failed
@@ -28,15 +29,18 @@ mod activation;
 mod caps;
 mod cast;
 mod commands;
+mod dequantize;
 mod device;
 mod driver;
 mod fault;
+mod gather;
 mod gemm;
 mod graph;
 mod launch;
 mod layouts;
 mod memory;
 mod norm;
+mod peaks;
 mod pipelines;
 mod queue;
 mod reduce;
@@ -62,6 +66,8 @@ pub static BACKEND: &dyn Backend = &device::Vulkan;
 pub static KERNELS: Kernels = Kernels {
     activation: activation::LIST,
     cast: cast::LIST,
+    dequantize: dequantize::LIST,
+    gather: gather::LIST,
     gemm: gemm::LIST,
     norm: norm::LIST,
     reduce: reduce::LIST,

@@ -165,18 +165,21 @@ void main() {
         }
         const uint lanes = THREADS / SUBGROUPS;
         const uint own = gl_SubgroupID * M * N;
-        [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-            [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                coopMatStore(sums[i * COLS + j], out_tile, own, N, gl_CooperativeMatrixLayoutRowMajor);
-                barrier();
-                for (uint e = gl_SubgroupInvocationID; e < M * N / 2u; e += lanes) {
-                    const uint row = 2u * e / N;
-                    const uint col = 2u * e % N;
-                    finished(out_tile[own + 2u * e], out_tile[own + 2u * e + 1u], which, row_0 + part_row + i * M + row,
-                             col_0 + part_col + j * N + col);
+        // What follows the sums is long, and stands here once.
+        [[dont_unroll]] for (uint i = 0u; i < ROWS * COLS; i++) {
+            [[unroll]] for (uint each = 0u; each < ROWS * COLS; each++) {
+                if (each == i) {
+                    coopMatStore(sums[each], out_tile, own, N, gl_CooperativeMatrixLayoutRowMajor);
                 }
-                barrier();
             }
+            barrier();
+            for (uint e = gl_SubgroupInvocationID; e < M * N / 2u; e += lanes) {
+                const uint row = i / COLS * M + 2u * e / N;
+                const uint col = i % COLS * N + 2u * e % N;
+                finished(out_tile[own + 2u * e], out_tile[own + 2u * e + 1u], which, row_0 + part_row + row,
+                         col_0 + part_col + col);
+            }
+            barrier();
         }
     }
 }

@@ -53,23 +53,21 @@ void main() {
                     const uint64_t at = b_place(b_origin, k_0, column(min(col_0 + j, n - 1u)));
                     words[j] = Quad(b + at * bits_of(B_TYPE) / 8ul).v;
                 }
-                [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-                    const uint64_t from = a_place(a_origin, i, k_0);
-                    // As many elements of A as there are in a quad of it, as many of them as a run has.
-                    const uint per_quad = 128u / bits_of(A_TYPE);
-                    uvec4 a_words = uvec4(0u);
-                    [[unroll]] for (uint e = 0u; e < RUN; e++) {
-                        float x;
-                        if ((RUNS & 1u) != 0u) {
-                            if (e % per_quad == 0u) {
-                                a_words = Quad(a + (from + e) * bits_of(A_TYPE) / 8ul).v;
-                            }
-                            x = in_words(a_words, e % per_quad, A_TYPE);
-                        } else {
-                            x = number_at(a, a_place(a_origin, i, k_0 + e), A_TYPE);
+                const uint per_quad = 128u / bits_of(A_TYPE);
+                uvec4 a_words[ROWS];
+                [[unroll]] for (uint e = 0u; e < RUN; e++) {
+                    float y[COLS];
+                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                        y[j] = in_words(words[j], e, B_TYPE);
+                    }
+                    [[unroll]] for (uint i = 0u; i < ROWS; i++) {
+                        const uint64_t at = a_place(a_origin, i, k_0 + e);
+                        if ((RUNS & 1u) != 0u && e % per_quad == 0u) {
+                            a_words[i] = Quad(a + at * bits_of(A_TYPE) / 8ul).v;
                         }
+                        const float x = (RUNS & 1u) != 0u ? in_words(a_words[i], e % per_quad, A_TYPE) : number_at(a, at, A_TYPE);
                         [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                            sums[i * COLS + j] += x * in_words(words[j], e, B_TYPE);
+                            sums[i * COLS + j] += x * y[j];
                         }
                     }
                 }

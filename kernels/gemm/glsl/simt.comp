@@ -26,8 +26,13 @@ const uint THREADS = BM / TM * (BN / TN);
 const uint A_ROW = BM + 1u;
 const uint B_ROW = BN + 1u;
 
-shared float a_tile[BK * A_ROW];
-shared float b_tile[BK * B_ROW];
+// Where B's part begins, behind A's.
+const uint B_PART = BK * A_ROW;
+// A row of every thread's sums, when they are finished.
+const uint DONE = BM / TM * BN;
+const uint PARTS = B_PART + BK * B_ROW;
+
+shared float parts[PARTS > DONE ? PARTS : DONE];
 
 void main() {
     const uint thread = gl_LocalInvocationIndex;
@@ -52,23 +57,23 @@ void main() {
                 const uint r = A_FORM == 0u ? e / BK : e % BM;
                 const uint s = A_FORM == 0u ? e % BK : e / BM;
                 const bool inside = row_0 + r < m && k_0 + s < k;
-                a_tile[s * A_ROW + r] = inside ? number_at(a, a_place(a_origin, row_0 + r, k_0 + s), A_TYPE) : 0.0;
+                parts[s * A_ROW + r] = inside ? number_at(a, a_place(a_origin, row_0 + r, k_0 + s), A_TYPE) : 0.0;
             }
             for (uint e = thread; e < BN * BK; e += THREADS) {
                 const uint r = B_FORM == 0u ? e % BN : e / BK;
                 const uint s = B_FORM == 0u ? e / BN : e % BK;
                 const bool inside = col_0 + r < n && k_0 + s < k;
-                b_tile[s * B_ROW + r] = inside ? number_at(b, b_place(b_origin, k_0 + s, column(col_0 + r)), B_TYPE) : 0.0;
+                parts[B_PART + s * B_ROW + r] = inside ? number_at(b, b_place(b_origin, k_0 + s, column(col_0 + r)), B_TYPE) : 0.0;
             }
             barrier();
-            for (uint s = 0u; s < BK; s++) {
+            [[dont_unroll]] for (uint s = 0u; s < BK; s++) {
                 float rows[TM];
                 float cols[TN];
                 [[unroll]] for (uint i = 0u; i < TM; i++) {
-                    rows[i] = a_tile[s * A_ROW + down + i * (BM / TM)];
+                    rows[i] = parts[s * A_ROW + down + i * (BM / TM)];
                 }
                 [[unroll]] for (uint j = 0u; j < TN; j++) {
-                    cols[j] = b_tile[s * B_ROW + 2u * across + j / 2u * (2u * BN / TN) + j % 2u];
+                    cols[j] = parts[B_PART + s * B_ROW + 2u * across + j / 2u * (2u * BN / TN) + j % 2u];
                 }
                 [[unroll]] for (uint i = 0u; i < TM; i++) {
                     [[unroll]] for (uint j = 0u; j < TN; j++) {
@@ -78,11 +83,22 @@ void main() {
             }
             barrier();
         }
-        [[unroll]] for (uint i = 0u; i < TM; i++) {
-            [[unroll]] for (uint j = 0u; j < TN; j += 2u) {
-                const uint at = col_0 + 2u * across + j / 2u * (2u * BN / TN);
-                finished(sums[i * TN + j], sums[i * TN + j + 1u], which, row_0 + down + i * (BM / TM), at);
+        // A row of every thread's at a time through shared memory: what follows the sums is long, and stands here once.
+        [[dont_unroll]] for (uint i = 0u; i < TM; i++) {
+            [[unroll]] for (uint each = 0u; each < TM; each++) {
+                if (each == i) {
+                    [[unroll]] for (uint j = 0u; j < TN; j++) {
+                        parts[down * BN + 2u * across + j / 2u * (2u * BN / TN) + j % 2u] = sums[each * TN + j];
+                    }
+                }
             }
+            barrier();
+            for (uint e = thread; e < DONE / 2u; e += THREADS) {
+                const uint row = 2u * e / BN;
+                const uint col = 2u * e % BN;
+                finished(parts[2u * e], parts[2u * e + 1u], which, row_0 + row + i * (BM / TM), col_0 + col);
+            }
+            barrier();
         }
     }
 }

@@ -54,7 +54,8 @@ fn run(cli: &Cli) -> Result<bool> {
     let (mut stale, mut names) = (Vec::new(), Vec::new());
     let mut list = String::new();
     for path in sources(&root.join("kernels"))? {
-        let text = source::expanded(&path, &|path| fs::read_to_string(root.join("kernels").join(path)).ok()).map_err(|why| anyhow!(why))?;
+        let text = source::expanded(&path, &|path| fs::read_to_string(root.join("kernels").join(path)).ok())
+            .map_err(|why| anyhow!(why))?;
         for (suffix, defines) in source::forms(&text) {
             let name = source::name(&path, &suffix);
             let words = compiled(&source::defined(&text, &defines)).with_context(|| format!("{path}, as {name}"))?;

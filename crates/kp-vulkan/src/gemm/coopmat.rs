@@ -10,7 +10,7 @@ use crate::{
     shaders::{Shader, shader},
 };
 use kp_hal::{
-    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    Caps, DType, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     caps::{MmaScope, MmaShape},
     op::{Gate, Gemm, GemmProblem, Matrix, Order, Spec},
     source_hash,
@@ -34,19 +34,24 @@ struct Tile {
 }
 
 /// Variants; append only, because wisdom names them by their place.
-const TILES: [Tile; 3] = [
+const TILES: [Tile; 4] = [
     Tile { shape: (128, 128, 32), subgroups: (2, 2), efficiency: 0.6 },
     Tile { shape: (64, 64, 32), subgroups: (2, 2), efficiency: 0.4 },
     Tile { shape: (128, 256, 32), subgroups: (2, 4), efficiency: 0.65 },
+    Tile { shape: (32, 32, 32), subgroups: (2, 2), efficiency: 0.15 },
 ];
 
 impl Tile {
     /// Whether the device has room for it, and `mma` divides what each subgroup makes.
     fn fits(&self, caps: &Caps, mma: &MmaShape) -> bool {
         let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
-        let whole =
-            (rows / down).is_multiple_of(mma.m) && (cols / across).is_multiple_of(mma.n) && depth.is_multiple_of(mma.k);
-        whole && self.threads(caps) <= caps.max_threads && self.shared_bytes(mma) <= caps.shared_bytes
+        let (part_rows, part_cols) = (rows / down, cols / across);
+        let whole = part_rows.is_multiple_of(mma.m) && part_cols.is_multiple_of(mma.n) && depth.is_multiple_of(mma.k);
+        let sums = part_rows / mma.m * (part_cols / mma.n);
+        // A driver for processors makes hundreds of instructions of each matrix, and takes a second to compile a few.
+        let most = if caps.kind == DeviceKind::SoftwareGpu { 4 } else { 32 };
+        let room = self.threads(caps) <= caps.max_threads && self.shared_bytes(mma) <= caps.shared_bytes;
+        whole && sums <= most && room
     }
 
     fn threads(&self, caps: &Caps) -> u32 {
@@ -98,7 +103,7 @@ impl Kernel<Gemm> for Coopmat {
         let mma = shape(caps, p.a.dtype()).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
         plain(p.spec())?;
         let have = caps.shared_bytes.into();
-        let never = Unsupported::SharedMemory { need: TILES[1].shared_bytes(mma).into(), have };
+        let never = Unsupported::SharedMemory { need: TILES[3].shared_bytes(mma).into(), have };
         Variants::filter(TILES.len() as u8, never, |v| TILES[usize::from(v.0)].fits(caps, mma))
     }
 
@@ -137,7 +142,6 @@ impl Kernel<Gemm> for Coopmat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kp_hal::DeviceKind;
 
     fn problem(types: &str) -> GemmProblem {
         format!("gemm 1x256x256x256 {types}").parse().expect("a problem")
@@ -169,8 +173,10 @@ mod tests {
         let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.4");
         (caps.max_threads, caps.shared_bytes, caps.lanes) = (1024, 32 << 10, 32);
         let fit = |caps: &Caps| TILES.iter().map(|tile| tile.fits(caps, &mma)).collect::<Vec<_>>();
-        assert_eq!(fit(&caps), [true, true, false]);
+        assert_eq!(fit(&caps), [true, true, false, true]);
         caps.shared_bytes = 48 << 10;
-        assert_eq!(fit(&caps), [true, true, true]);
+        assert_eq!(fit(&caps), [true, true, true, true]);
+        caps.kind = DeviceKind::SoftwareGpu;
+        assert_eq!(fit(&caps), [false, true, false, true]);
     }
 }

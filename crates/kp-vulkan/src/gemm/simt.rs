@@ -45,9 +45,11 @@ impl Tile {
         self.shape.0 / self.sums.0 * (self.shape.1 / self.sums.1)
     }
 
-    /// Both operands' parts, with the word that each row is longer.
+    /// Both operands' parts, with the word that each row is longer; or a row of every thread's sums.
     const fn shared_bytes(&self) -> u32 {
-        4 * self.shape.2 * (self.shape.0 + 1 + self.shape.1 + 1)
+        let ((rows, cols, depth), (tm, _)) = (self.shape, self.sums);
+        let (parts, done) = (depth * (rows + 1 + cols + 1), rows / tm * cols);
+        4 * if parts > done { parts } else { done }
     }
 }
 
