@@ -100,7 +100,7 @@ impl Judge for Gemm {
         out.extend(lines(
             "gemm",
             &[
-                aligned,
+                aligned.clone(),
                 words("bf16:bf16:bf16 f16:f16:f16 bf16:bf16:f32 e4m3@tensor:e4m3@tensor:bf16 e4m3@row:e4m3@row:f16"),
                 words("b=col b=col -"),
                 words("- acc=f32fast"),
@@ -109,6 +109,20 @@ impl Judge for Gemm {
                 words("- act=relu act=gelu act=gelu_tanh act=silu act=sigmoid act=tanh"),
                 words("- - gate=halves gate=pairs"),
                 words("- - residual=f32 residual=bf16"),
+            ],
+            valid,
+        ));
+        // Blocks with scales, as matrix units take them that multiply by scales themselves.
+        out.extend(lines(
+            "gemm",
+            &[
+                aligned,
+                words("e4m3@mx:e4m3@mx:bf16 e4m3@mx^tiles:e5m2@mx^tiles:f32 e2m1@mx:e2m1@mx:f16 e2m1@mx^tiles:e2m1@mx^tiles:bf16 \
+                       e2m1@nv:e2m1@nv:bf16 e2m1@nv^tiles:e2m1@nv^tiles:bf16"),
+                words("b=col"),
+                words("- bias=bf16"),
+                words("- - gate=pairs"),
+                words("- - - repro=batch-invariant"),
             ],
             valid,
         ));
