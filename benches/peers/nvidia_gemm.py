@@ -156,7 +156,7 @@ def main():
     parser.add_argument("families", nargs="*")
     parser.add_argument("--best", type=int, default=6, help="candidates of kp to time, of those that rank first")
     parser.add_argument("--budget", default="60ms", help="time for the samples of each")
-    parser.add_argument("--warm", type=int, default=200, help="milliseconds of the problem before each time")
+    parser.add_argument("--warm", type=int, default=60, help="milliseconds of the problem before each time")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     args = parser.parse_intermixed_args()
     end = time.monotonic() + args.seconds
