@@ -40,6 +40,25 @@ const OTHERS: &[&str] = &[
     "quantize 4096x4096 bf16:e4m3@1x128",
 ];
 
+/// Few rows, scales of every kind, experts.
+#[cfg(feature = "nvidia")]
+const GPU_PRODUCTS: &[&str] = &[
+    "gemm 1x16x6144x4096 bf16:bf16:bf16 b=col",
+    "gemm 1x128x7168x16384 bf16:bf16:bf16 b=col",
+    "gemm 1x8192x8192x8192 bf16:bf16:bf16 b=col",
+    "gemm 1x8192x8192x8192 bf16:bf16:bf16 b=col repro=batch-invariant",
+    "gemm 1x4096x4096x14336 e4m3@tensor:e4m3@tensor:bf16 b=col acc=f32fast",
+    "gemm 1x4096x4096x14336 e4m3@row:e4m3@row:bf16 b=col",
+    "gemm 1x64x7168x2048 e4m3@1x128^outer:e4m3@128x128:bf16 b=col",
+    "gemm 1x4096x7168x2048 e4m3@1x128^outer:e4m3@128x128:bf16 b=col",
+    "gemm 1x4096x4096x14336 e4m3@mx:e4m3@mx:bf16 b=col",
+    "gemm 1x4096x4096x14336 e2m1@nv:e2m1@nv:bf16 b=col",
+    "gemm 1x4096x4096x4096 i8:i8:i32 b=col",
+    "gemm 1x4096x4096x4096 f64:f64:f64",
+    "grouped_gemm 8x16384x4096x7168 bf16:bf16:bf16 b=col",
+    "grouped_gemm 8x16384x4096x7168 e4m3@1x128^outer:e4m3@128x128:bf16 b=col",
+];
+
 /// The winner of each problem on each machine; without its time where `times` is false.
 fn table(kernels: &'static Kernels, machines: &[(&str, Caps)], problems: &[&str], times: bool) -> String {
     struct Winner<'c>(&'static Kernels, &'c Caps);
@@ -113,4 +132,14 @@ fn winners_of_the_processors_are_as_written() {
     ];
     let problems = [PRODUCTS, OTHERS].concat();
     compare("cpu.txt", &table(kp_cpu::BACKEND.kernels(), &machines, &problems, false));
+}
+
+/// GPUs that need not be here. Winners alone, as above.
+#[cfg(feature = "nvidia")]
+#[test]
+fn winners_of_nvidia_gpus_are_as_written() {
+    use kp_testkit::caps::{b200, h200, rtx_4090, rtx_5090};
+    let machines = [("H200", h200()), ("B200", b200()), ("RTX 4090", rtx_4090()), ("RTX 5090", rtx_5090())];
+    let problems = [PRODUCTS, GPU_PRODUCTS].concat();
+    compare("nvidia.txt", &table(kp_nvidia::BACKEND.kernels(), &machines, &problems, false));
 }
