@@ -1,21 +1,22 @@
 //! One tile of rows against one chunk of keys: softmax block by block, never looking back.
 //!
-//! Rows are the lanes of the scores, so that maximum, sum and exponential of a row need no sums across a vector.
+//! Many rows are the lanes of the scores, so that maximum, sum and exponential of a row need no sums across a vector;
+//! for few rows the keys are. Either way it is the same numbers that are computed, and the same product that does it:
 //!
 //! ```text
-//!              BLOCK keys                     per block:  S  = K · Qᵀ              [key][lane]
-//!   Qᵀ  [c][lane] ─┐   K [key][c]                         m' = max(m, S)
-//!                  └── S [key][lane]                      P  = exp(S − m')
-//!   A [row][c] ◂────── P · V [key][c]                     l  = l · exp(m − m') + Σ P
-//!                                                         A  = A · exp(m − m') + P · V
+//!           many rows: panels of 64              few rows
+//!   scores  S [key][row]  = K · Qᵀ               S [row][key] = Q · Kᵀ
+//!           m' = max(m, S)     P = 2^(S − m')    l = l · 2^(m − m') + Σ P      f = 2^(m − m')
+//!   sums    A [c][row]    = f A + Vᵀ · P         A [row][c]   = f A + P · V
 //! ```
 //! Blocks start at multiples of `BLOCK` and chunks at multiples of `CHUNK` wherever a row's keys begin, and a hidden
-//! key adds exactly nothing: a row's bits depend on its own sequence only.
+//! key adds exactly nothing: a row's bits depend on its own sequence only. Scores are in units of ln 2.
 
 use super::{
     places::Source,
-    product::{Weights, accumulate, accumulate_seen, scores},
-    sight::{MAX_ROWS, Panel, Sight, Tile},
+    product::{LANES, Multiply, Product, Spread, Start, Weight, product_seen},
+    sight::{Lanes, Panel, Sight, Tile},
+    turn::{Turns, turn},
 };
 use crate::simd::{
     Isa, Work,
@@ -23,16 +24,19 @@ use crate::simd::{
     vector::Vectors,
 };
 use kp_hal::op::AttentionSpec;
-use std::{marker::PhantomData, ops::Range};
+use std::{f64::consts::LOG2_E, marker::PhantomData, ops::Range};
 
 /// Keys whose scores are in cache at one time.
 pub(crate) const BLOCK: usize = 64;
 
+/// Rows whose scores are, where rows are lanes.
+pub(crate) const PANEL: usize = 64;
+
+/// Most rows of a tile whose lanes are keys.
+pub(crate) const FEW: usize = 16;
+
 /// Keys whose part of the result is summed by itself, so that another thread may do it.
 pub(crate) const CHUNK: usize = 8 * BLOCK;
-
-/// Columns of V and of the sums come in multiples of this; the last ones are zeros.
-pub(crate) const COLUMNS: usize = 32;
 
 /// What all tiles of a launch share.
 pub(crate) struct Inputs<'a, R> {
@@ -40,10 +44,42 @@ pub(crate) struct Inputs<'a, R> {
     pub(crate) k: Source<'a>,
     pub(crate) v: Source<'a>,
     pub(crate) sight: Sight<'a>,
+    /// What the products of Q and K are multiplied by; the same in the unit of scores, unless a cap comes between.
+    pub(crate) score_scale: R,
     pub(crate) scale: R,
-    pub(crate) softcap: Option<R>,
-    /// Columns of V, rounded up.
-    pub(crate) width: usize,
+    /// One over the cap, and the cap in units of ln 2.
+    pub(crate) softcap: Option<(R, R)>,
+    pub(crate) dims: Dims,
+}
+
+/// Numbers of a head of Q and K and of V, and the distances at which their rows lie in cache.
+#[derive(Clone, Copy)]
+pub(crate) struct Dims {
+    pub(crate) qk: usize,
+    pub(crate) v: usize,
+    /// Both rounded up to whole lanes; the last ones are zeros.
+    pub(crate) qk_width: usize,
+    pub(crate) v_width: usize,
+}
+
+impl Dims {
+    pub(crate) fn new(spec: &AttentionSpec) -> Self {
+        let (qk, v) = (spec.qk_dim as usize, spec.v_dim as usize);
+        Self { qk, v, qk_width: qk.next_multiple_of(LANES), v_width: v.next_multiple_of(LANES) }
+    }
+
+    /// An odd multiple of the lanes, so that the same column of many rows is not in one set of the cache.
+    pub(crate) fn ld(width: usize) -> usize {
+        ((width / LANES) | 1) * LANES
+    }
+
+    pub(crate) fn qk_ld(&self) -> usize {
+        Self::ld(self.qk_width)
+    }
+
+    pub(crate) fn v_ld(&self) -> usize {
+        Self::ld(self.v_width)
+    }
 }
 
 impl<'a, R: Arith> Inputs<'a, R> {
@@ -54,27 +90,32 @@ impl<'a, R: Arith> Inputs<'a, R> {
         [q_scale, k_scale, v_scale]: [&'a [u8]; 3],
         [blocks, slopes]: [&'a [u8]; 2],
     ) -> Self {
+        let (scale, unit) = (R::from_f32(spec.score_scale()), R::from_f64(LOG2_E));
+        let softcap = spec.softcap.map(|cap| R::from_f32(cap.get())).map(|cap| (R::ONE / cap, cap * unit));
         Self {
             q: Source::q(spec, q, q_scale),
             k: Source::k(spec, k, k_scale),
             v: Source::v(spec, v, v_scale),
             sight: Sight::new(spec, blocks, slopes),
-            scale: R::from_f32(spec.score_scale()),
-            softcap: spec.softcap.map(|cap| R::from_f32(cap.get())),
-            width: (spec.v_dim as usize).next_multiple_of(COLUMNS),
+            // A cap bends scores before their unit changes.
+            score_scale: scale,
+            scale: if softcap.is_some() { scale } else { scale * unit },
+            softcap,
+            dims: Dims::new(spec),
         }
     }
 }
 
 /// The operands of a block, as numbers.
 pub(crate) struct Room<'s, R> {
-    /// Panels of `[qk_dim][L]`.
+    /// Q times the scale: panels of `[qk_width][PANEL]`, or few rows.
     pub(crate) q: &'s mut [R],
-    /// `[BLOCK][qk_dim]`.
+    /// Rows of K, and of V.
     pub(crate) k: &'s mut [R],
-    /// `[BLOCK][width]`.
     pub(crate) v: &'s mut [R],
-    /// Panels of `[BLOCK][L]`.
+    /// Kᵀ, `[qk_width][BLOCK]`, if rows are few.
+    pub(crate) k_columns: &'s mut [R],
+    /// Scores of a panel.
     pub(crate) s: &'s mut [R],
 }
 
@@ -82,9 +123,9 @@ pub(crate) struct Room<'s, R> {
 pub(crate) struct State<'s, R> {
     /// Largest score of each row.
     pub(crate) max: &'s mut [R],
-    /// Sum of exp(score − max).
+    /// Sum of 2^(score − max).
     pub(crate) sum: &'s mut [R],
-    /// The same sum with each term times its value: `[row][width]`.
+    /// The same sum with each term times its value: panels of `[v_width][PANEL]`, or few rows.
     pub(crate) acc: &'s mut [R],
 }
 
@@ -95,188 +136,347 @@ impl<R: Arith> State<'_, R> {
         self.sum.fill(R::ZERO);
         self.acc.fill(R::ZERO);
     }
-
-    /// Takes in what is known after other keys.
-    pub(crate) fn merge(&mut self, other: &State<'_, R>, rows: usize, width: usize) {
-        for row in 0..rows {
-            let max = larger(self.max[row], other.max[row]);
-            let base = if max == -R::INFINITY { R::ZERO } else { max };
-            let (mine, theirs) = ((self.max[row] - base).exp(), (other.max[row] - base).exp());
-            self.max[row] = max;
-            self.sum[row] = self.sum[row] * mine + other.sum[row] * theirs;
-            let range = row * width..(row + 1) * width;
-            for (a, &b) in self.acc[range.clone()].iter_mut().zip(&other.acc[range]) {
-                *a = *a * mine + b * theirs;
-            }
-        }
-    }
 }
 
-/// The work on one chunk. `L` rows, which are `LV` vectors, are a panel; `KR`, `RR` and `VV` block the products.
-pub(crate) struct Chunk<
-    'w,
-    'r,
-    's,
-    R,
-    I,
-    const L: usize,
-    const LV: usize,
-    const KR: usize,
-    const RR: usize,
-    const VV: usize,
-> {
+/// What a tile needs done.
+pub(crate) struct Job<'w, 'r, 's, R> {
+    pub(crate) inputs: &'w Inputs<'w, R>,
+    pub(crate) tile: &'w Tile<'w>,
+    pub(crate) few: bool,
+    pub(crate) room: &'w mut Room<'r, R>,
+    pub(crate) state: &'w mut State<'s, R>,
+    pub(crate) task: Task<'w, 's, R>,
+}
+
+pub(crate) enum Task<'w, 's, R> {
+    /// Read the rows of Q.
+    Load,
+    /// Take in keys, within one chunk.
+    Keys(Range<usize>),
+    /// Take in what is known after other keys.
+    Merge(&'w State<'s, R>),
+    /// Leave rows of a panel of sums, each times its factor, in `room.v`.
+    Finish(usize, &'w [R; PANEL]),
+}
+
+/// A job on an instruction set, with products blocked by `MR` and `LV`.
+pub(crate) struct Chunk<'w, 'r, 's, R, I, const MR: usize, const LV: usize> {
     pub(crate) job: Job<'w, 'r, 's, R>,
     pub(crate) isa: PhantomData<fn() -> I>,
 }
 
-/// A tile, its keys, and where the result goes.
-pub(crate) struct Job<'w, 'r, 's, R> {
-    pub(crate) inputs: &'w Inputs<'w, R>,
-    pub(crate) tile: &'w Tile<'w, R>,
-    /// Within one chunk.
-    pub(crate) keys: Range<usize>,
-    pub(crate) room: &'w mut Room<'r, R>,
-    pub(crate) state: &'w mut State<'s, R>,
-}
-
-impl<R: Arith, I: Vectors<R>, const L: usize, const LV: usize, const KR: usize, const RR: usize, const VV: usize> Work
-    for Chunk<'_, '_, '_, R, I, L, LV, KR, RR, VV>
-{
+impl<R: Arith, I: Turns<R>, const MR: usize, const LV: usize> Work for Chunk<'_, '_, '_, R, I, MR, LV> {
     #[inline(always)]
     fn run(self) {
-        let Job { inputs, tile, keys, room, state } = self.job;
-        const { assert!(L == LV * I::N && COLUMNS.is_multiple_of(VV * I::N) && BLOCK.is_multiple_of(KR)) };
-        let panels = tile.rows.div_ceil(L);
-        let (dim, width) = (inputs.q.rows.dim, inputs.width);
-        let mut start = keys.start / BLOCK * BLOCK;
-        while start < keys.end {
-            let count = BLOCK.min(keys.end - start);
-            load(&inputs.k, tile, (start, count), dim, room.k);
-            // Keys that fill up a group of KR are computed with the others and then ignored.
-            room.k[count * dim..count.next_multiple_of(KR) * dim].fill(R::ZERO);
-            let (mut loaded, mut finite) = (false, None);
-            for index in 0..panels {
-                let panel = Panel::<R, L>::new(tile, index, start, count);
-                if !panel.any {
-                    continue;
-                }
-                let s = &mut room.s[index * BLOCK * L..(index + 1) * BLOCK * L];
-                let lanes = &room.q[index * dim * L..(index + 1) * dim * L];
-                scores::<I, R, LV, KR>(&room.k[..count.next_multiple_of(KR) * dim], (dim, dim), lanes, s);
-                let s = &mut s[..count * L];
-                shape::<I, R, L>(inputs, &panel, s, None);
-                let picks = inputs.sight.picks();
-                if picks && !panel.pick(&inputs.sight, tile.sequence.b, start, count, s) {
-                    continue;
-                }
-                let first = index * L;
-                let factors = soften::<I, R, L>(s, &mut state.max[first..first + L], &mut state.sum[first..first + L]);
-                if !loaded {
-                    load(&inputs.v, tile, (start, count), width, room.v);
-                    loaded = true;
-                }
-                let values = &room.v[..count * width];
-                let weights = Weights { at: s, row: 1, term: L };
-                let rows = (tile.rows - first).min(L);
-                let sums = &mut state.acc[first * width..(first + rows) * width];
-                let factor = |row: usize| factors[row];
-                // 0 times NaN would let a hidden key show.
-                if (panel.all && !picks) || *finite.get_or_insert_with(|| values.iter().all(|x| x.is_finite())) {
-                    accumulate::<I, R, RR, VV>(weights, (rows, count), values, width, factor, sums);
-                } else {
-                    accumulate_seen::<I, R>(weights, (rows, count), values, width, factor, sums);
-                }
+        let Job { inputs, tile, few, room, state, task } = self.job;
+        match task {
+            Task::Load => load_rows::<I, R>(inputs, tile, few, room),
+            Task::Keys(keys) if few => few_rows::<I, R, MR, LV>(inputs, tile, keys, room, state),
+            Task::Keys(keys) => many_rows::<I, R, MR, LV>(inputs, tile, keys, room, state),
+            Task::Merge(other) => merge::<I, R>(state, other, tile.rows, few, inputs.dims.v_width),
+            Task::Finish(panel, factors) => finish::<I, R>(inputs.dims, few, room, state, panel, factors),
+        }
+    }
+}
+
+/// One product, not inlined: every one of a kernel is the same code.
+#[inline(always)]
+pub(crate) fn multiply<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(product: Product<'_, R>) {
+    I::run(Multiply::<R, I, MR, LV> { product, isa: PhantomData });
+}
+
+#[inline(always)]
+fn load_rows<I: Turns<R>, R: Arith>(inputs: &Inputs<'_, R>, tile: &Tile<'_>, few: bool, room: &mut Room<'_, R>) {
+    let Dims { qk_width, .. } = inputs.dims;
+    let ld = inputs.dims.qk_ld();
+    let mut rows = tile.rows();
+    if few {
+        for (row, out) in rows.zip(room.q.chunks_exact_mut(ld)) {
+            inputs.q.read(tile.sequence.query(row.query), row.head, &mut out[..qk_width]);
+            out.iter_mut().for_each(|x| *x *= inputs.scale);
+        }
+        return;
+    }
+    for panel in 0..tile.rows.div_ceil(PANEL) {
+        // Room for keys, which are not there yet.
+        for out in room.k.chunks_exact_mut(ld) {
+            match rows.next() {
+                Some(row) => inputs.q.read(tile.sequence.query(row.query), row.head, &mut out[..qk_width]),
+                None => out.fill(R::ZERO),
             }
-            start += BLOCK;
         }
+        let out = &mut room.q[panel * qk_width * PANEL..];
+        turn::<I, R>((room.k, ld), (PANEL, qk_width), inputs.scale, (out, PANEL));
     }
 }
 
-/// Reads keys `start .. start + count` of the tile's head as rows of `width`, and asks for those a block later.
 #[inline(always)]
-pub(crate) fn load<R: Arith>(
-    from: &Source<'_>,
-    tile: &Tile<'_, R>,
-    (start, count): (usize, usize),
-    width: usize,
-    out: &mut [R],
-) {
-    for (key, row) in (start..start + count).zip(out.chunks_exact_mut(width)) {
-        from.read(tile.sequence.key(key), tile.kv_head, row);
-        // Otherwise memory would rest while the block is computed.
-        if key + BLOCK < tile.end {
-            from.expect(tile.sequence.key(key + BLOCK), tile.kv_head);
-        }
-    }
-}
-
-/// Puts row `i` of a tile into its lane of its panel.
-pub(crate) fn to_panel<R: Copy>(i: usize, row: &[R], lanes: usize, panels: &mut [R]) {
-    let panel = &mut panels[i / lanes * lanes * row.len()..][..lanes * row.len()];
-    for (column, &x) in panel.chunks_exact_mut(lanes).zip(row) {
-        column[i % lanes] = x;
-    }
-}
-
-/// Turns dot products into scores: scaled, capped, by distance, −∞ outside the interval. Where a cap bends them,
-/// `steepness` gets the derivative.
-#[inline(always)]
-pub(crate) fn shape<I: Isa, R: Arith, const L: usize>(
+fn many_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
     inputs: &Inputs<'_, R>,
-    panel: &Panel<'_, R, L>,
+    tile: &Tile<'_>,
+    keys: Range<usize>,
+    room: &mut Room<'_, R>,
+    state: &mut State<'_, R>,
+) {
+    let Dims { qk, qk_width, v_width, .. } = inputs.dims;
+    let (k_ld, v_ld) = (inputs.dims.qk_ld(), inputs.dims.v_ld());
+    let mut start = keys.start / BLOCK * BLOCK;
+    while start < keys.end {
+        let end = keys.end.min(start + BLOCK);
+        inputs.k.read_rows(tile, start..end, k_ld, room.k);
+        inputs.v.read_rows(tile, start..end, v_ld, room.v);
+        let mut finite = None;
+        for first in (0..tile.rows).step_by(PANEL) {
+            let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), (start, end)) else { continue };
+            let lanes = panel.rows.len().next_multiple_of(LANES);
+            multiply::<I, R, MR, LV>(Product {
+                rows: panel.keys,
+                terms: qk,
+                lanes,
+                a: Spread { at: room.k, row: k_ld, term: 1 },
+                b: (&room.q[first * qk_width..], PANEL),
+                start: Start::Zero,
+                out: (room.s, PANEL),
+            });
+            let s = &mut room.s[..panel.keys * PANEL];
+            shape::<I, R>(inputs, &panel, Lanes::Rows, s, None);
+            let picks = inputs.sight.picks();
+            if picks && !panel.pick(Lanes::Rows, s) {
+                continue;
+            }
+            let mut factors = [R::ZERO; PANEL];
+            soften::<I, R>(s, lanes, &mut state.max[first..], &mut state.sum[first..], &mut factors);
+            let product = Product {
+                rows: v_width,
+                terms: panel.keys,
+                lanes,
+                a: Spread { at: room.v, row: 1, term: v_ld },
+                b: (s, PANEL),
+                start: Start::ByLane(&factors),
+                out: (&mut state.acc[first * v_width..], PANEL),
+            };
+            // 0 times NaN would let a hidden key show.
+            if (panel.all && !picks) || *finite.get_or_insert_with(|| all_finite(room.v, (end - start, v_width), v_ld))
+            {
+                multiply::<I, R, MR, LV>(product);
+            } else {
+                product_seen::<I, R>(product, Weight::B);
+            }
+        }
+        start += BLOCK;
+    }
+}
+
+#[inline(always)]
+fn few_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
+    inputs: &Inputs<'_, R>,
+    tile: &Tile<'_>,
+    keys: Range<usize>,
+    room: &mut Room<'_, R>,
+    state: &mut State<'_, R>,
+) {
+    let Dims { qk, v_width, .. } = inputs.dims;
+    let (k_ld, v_ld) = (inputs.dims.qk_ld(), inputs.dims.v_ld());
+    let rows = tile.rows;
+    let mut start = keys.start / BLOCK * BLOCK;
+    while start < keys.end {
+        let end = keys.end.min(start + BLOCK);
+        let block = (start, end);
+        start += BLOCK;
+        let Some(panel) = tile.panel(0..rows, block) else { continue };
+        let seen = block.0..block.0 + panel.keys;
+        inputs.k.expect(tile, seen.clone());
+        inputs.k.read_columns::<I, R>(tile, seen.clone(), (room.k, k_ld), room.k_columns);
+        multiply::<I, R, MR, LV>(Product {
+            rows,
+            terms: qk,
+            lanes: BLOCK,
+            a: Spread { at: room.q, row: k_ld, term: 1 },
+            b: (room.k_columns, BLOCK),
+            start: Start::Zero,
+            out: (room.s, BLOCK),
+        });
+        let s = &mut room.s[..rows * BLOCK];
+        shape::<I, R>(inputs, &panel, Lanes::Keys, s, None);
+        let picks = inputs.sight.picks();
+        if picks && !panel.pick(Lanes::Keys, s) {
+            continue;
+        }
+        let mut factors = [R::ZERO; FEW];
+        soften_few::<I, R>(s, panel.keys, state.max, state.sum, &mut factors);
+        inputs.v.expect(tile, seen.clone());
+        inputs.v.read_rows(tile, seen, v_ld, room.v);
+        let product = Product {
+            rows,
+            terms: panel.keys,
+            lanes: v_width,
+            a: Spread { at: s, row: BLOCK, term: 1 },
+            b: (room.v, v_ld),
+            start: Start::ByRow(&factors),
+            out: (state.acc, v_width),
+        };
+        if (panel.all && !picks) || all_finite(room.v, (panel.keys, v_width), v_ld) {
+            multiply::<I, R, MR, LV>(product);
+        } else {
+            product_seen::<I, R>(product, Weight::A);
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn all_finite<R: Arith>(x: &[R], (rows, width): (usize, usize), ld: usize) -> bool {
+    let finite = |x: &[R; LANES]| x.iter().fold(true, |finite, x| finite & x.is_finite());
+    x.chunks(ld).take(rows).all(|x| x[..width].as_chunks().0.iter().all(finite))
+}
+
+/// Turns products into scores: capped, by distance, −∞ outside the interval. Where a cap bends them, `steepness` gets
+/// the derivative.
+#[inline(always)]
+pub(crate) fn shape<I: Isa, R: Arith>(
+    inputs: &Inputs<'_, R>,
+    panel: &Panel<'_>,
+    lanes: Lanes,
     s: &mut [R],
     steepness: Option<&mut [R]>,
 ) {
-    s.iter_mut().for_each(|s| *s *= inputs.scale);
-    if let Some(cap) = inputs.softcap {
-        let share = R::ONE / cap;
+    if let Some((share, cap)) = inputs.softcap {
         s.iter_mut().for_each(|s| *s = (*s * share).tanh_of::<I>());
         if let Some(steepness) = steepness {
             steepness.iter_mut().zip(&*s).for_each(|(d, &t)| *d = R::ONE - t * t);
         }
         s.iter_mut().for_each(|s| *s = cap * *s);
     }
-    if !inputs.sight.slopes.is_empty() {
-        for (key, s) in s.chunks_exact_mut(L).enumerate() {
-            panel.bias(key, s.try_into().expect("chunks of L"));
-        }
-    }
-    if !panel.all {
-        for (key, s) in s.chunks_exact_mut(L).enumerate() {
-            panel.cut(key, s.try_into().expect("chunks of L"));
-        }
-    }
+    panel.bias(lanes, R::from_f64(LOG2_E), s);
+    panel.cut(lanes, s);
 }
 
-/// Replaces scores by exp(score − maximum), renews maximum and sum, and answers what earlier sums shrink by.
+/// What a row's scores are counted from: one that has seen nothing yet has nothing to subtract from −∞.
 #[inline(always)]
-fn soften<I: Isa, R: Arith, const L: usize>(s: &mut [R], max: &mut [R], sum: &mut [R]) -> [R; L] {
-    let old: [R; L] = (&*max).try_into().expect("L of them");
-    let mut new = old;
-    for s in s.chunks_exact(L) {
-        for lane in 0..L {
-            new[lane] = larger(new[lane], s[lane]);
-        }
-    }
-    let (mut base, mut factors) = ([R::ZERO; L], [R::ZERO; L]);
-    for lane in 0..L {
-        // A row that has seen nothing yet has nothing to subtract from −∞.
-        base[lane] = if new[lane] == -R::INFINITY { R::ZERO } else { new[lane] };
-        factors[lane] = (old[lane] - base[lane]).exp_of::<I>();
-    }
-    let mut sums = [R::ZERO; L];
-    for s in s.chunks_exact_mut(L) {
-        for lane in 0..L {
-            let p = (s[lane] - base[lane]).exp_of::<I>();
-            s[lane] = p;
-            sums[lane] += p;
-        }
-    }
-    max.copy_from_slice(&new);
-    for lane in 0..L {
-        sum[lane] = sum[lane].times_plus::<I>(factors[lane], sums[lane]);
-    }
-    factors
+pub(crate) fn base<R: Arith>(max: R) -> R {
+    if max == -R::INFINITY { R::ZERO } else { max }
 }
 
-const _: () = assert!(MAX_ROWS.is_multiple_of(32) && BLOCK.is_multiple_of(16) && CHUNK.is_multiple_of(BLOCK));
+/// Replaces scores by 2^(score − maximum), renews maximum and sum, and answers what earlier sums shrink by.
+#[inline(always)]
+fn soften<I: Isa, R: Arith>(s: &mut [R], lanes: usize, max: &mut [R], sum: &mut [R], factors: &mut [R; PANEL]) {
+    let s = s.as_chunks_mut::<PANEL>().0;
+    for at in (0..lanes).step_by(SOFT) {
+        let (max, sum) = (lanes_of(max, at), lanes_of(sum, at));
+        let mut new = *max;
+        for s in s.iter_mut() {
+            let s = lanes_of(s, at);
+            for lane in 0..SOFT {
+                new[lane] = larger(new[lane], s[lane]);
+            }
+        }
+        let base = new.map(base);
+        let mut sums = [R::ZERO; SOFT];
+        for s in s.chunks_mut(STEP) {
+            let mut part = [R::ZERO; SOFT];
+            for s in s.iter_mut() {
+                let s = lanes_of(s, at);
+                for lane in 0..SOFT {
+                    let p = (s[lane] - base[lane]).exp2_of::<I>();
+                    s[lane] = p;
+                    part[lane] += p;
+                }
+            }
+            for lane in 0..SOFT {
+                sums[lane] += part[lane];
+            }
+        }
+        let factors = lanes_of(factors, at);
+        for lane in 0..SOFT {
+            factors[lane] = (max[lane] - base[lane]).exp2_of::<I>();
+            sum[lane] = sum[lane].times_plus::<I>(factors[lane], sums[lane]);
+        }
+        *max = new;
+    }
+}
+
+/// Keys whose sum is taken apart, so that the next need not wait for it.
+const STEP: usize = 16;
+
+/// Lanes that are softened together: two vectors of AVX-512, so that neither waits for its own last result.
+const SOFT: usize = 2 * LANES;
+
+#[inline(always)]
+fn lanes_of<R>(x: &mut [R], at: usize) -> &mut [R; SOFT] {
+    x[at..].first_chunk_mut().expect("panels are whole")
+}
+
+/// The same for scores whose lanes are keys, of which `keys` are there.
+#[inline(always)]
+fn soften_few<I: Isa, R: Arith>(s: &mut [R], keys: usize, max: &mut [R], sum: &mut [R], factors: &mut [R; FEW]) {
+    for (i, s) in s.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        let mut new = [max[i]; LANES];
+        for s in s.as_chunks::<LANES>().0 {
+            for lane in 0..LANES {
+                new[lane] = larger(new[lane], s[lane]);
+            }
+        }
+        let new = new.into_iter().fold(max[i], larger);
+        let base = base(new);
+        s.iter_mut().for_each(|s| *s = (*s - base).exp2_of::<I>());
+        factors[i] = (max[i] - base).exp2_of::<I>();
+        let parts = s[..keys].chunks(STEP).map(|s| s.iter().fold(R::ZERO, |part, &p| part + p));
+        let sums = parts.fold(R::ZERO, |sum, part| sum + part);
+        sum[i] = sum[i].times_plus::<I>(factors[i], sums);
+        max[i] = new;
+    }
+}
+
+/// Takes in what is known after other keys.
+#[inline(always)]
+fn merge<I: Isa, R: Arith>(state: &mut State<'_, R>, other: &State<'_, R>, rows: usize, few: bool, width: usize) {
+    for first in (0..rows).step_by(PANEL) {
+        let (mut mine, mut theirs) = ([R::ZERO; PANEL], [R::ZERO; PANEL]);
+        for (i, row) in (first..rows.min(first + PANEL)).enumerate() {
+            let max = larger(state.max[row], other.max[row]);
+            let base = base(max);
+            (mine[i], theirs[i]) = ((state.max[row] - base).exp2_of::<I>(), (other.max[row] - base).exp2_of::<I>());
+            state.max[row] = max;
+            state.sum[row] = state.sum[row] * mine[i] + other.sum[row] * theirs[i];
+        }
+        if few {
+            for (i, (a, b)) in state.acc.chunks_exact_mut(width).zip(other.acc.chunks_exact(width)).enumerate() {
+                a.iter_mut().zip(b).for_each(|(a, &b)| *a = *a * mine[i] + b * theirs[i]);
+            }
+        } else {
+            let panel = first * width..(first + PANEL) * width;
+            let (a, b) = (&mut state.acc[panel.clone()], &other.acc[panel]);
+            for (a, b) in a.as_chunks_mut::<PANEL>().0.iter_mut().zip(b.as_chunks::<PANEL>().0) {
+                for lane in 0..PANEL {
+                    a[lane] = a[lane] * mine[lane] + b[lane] * theirs[lane];
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn finish<I: Turns<R>, R: Arith>(
+    dims: Dims,
+    few: bool,
+    room: &mut Room<'_, R>,
+    state: &mut State<'_, R>,
+    panel: usize,
+    factors: &[R; PANEL],
+) {
+    let (width, ld) = (dims.v_width, dims.v_ld());
+    if few {
+        for ((out, acc), &factor) in room.v.chunks_exact_mut(ld).zip(state.acc.chunks_exact(width)).zip(factors) {
+            out.iter_mut().zip(acc).for_each(|(out, &x)| *out = x * factor);
+        }
+        return;
+    }
+    let acc = &mut state.acc[panel * width * PANEL..(panel + 1) * width * PANEL];
+    for acc in acc.as_chunks_mut::<PANEL>().0 {
+        for lane in 0..PANEL {
+            acc[lane] *= factors[lane];
+        }
+    }
+    turn::<I, R>((acc, PANEL), (width, PANEL), R::ONE, (room.v, ld));
+}
+
+const _: () = assert!(PANEL.is_multiple_of(SOFT) && PANEL == BLOCK && CHUNK.is_multiple_of(BLOCK));

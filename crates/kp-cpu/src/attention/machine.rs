@@ -1,9 +1,12 @@
 //! The copies of the inner loops: one per instruction set, blocked as its registers allow.
 
-use super::chunk::{Chunk, Job};
+use super::{
+    chunk::{Chunk, Job},
+    turn::Turns,
+};
 use crate::{
-    attention_backward::pair::{Pair, PairJob},
-    simd::{Avx2, Avx512, Baseline, Isa, arith::Arith, vector::Vectors},
+    attention_backward::pair::{Backward, PairJob},
+    simd::{Avx2, Avx512, Baseline, Isa, arith::Arith},
 };
 use kp_hal::{Caps, Nanos, Variant};
 use std::marker::PhantomData;
@@ -11,49 +14,44 @@ use std::marker::PhantomData;
 /// How one instruction set computes.
 #[derive(Clone, Copy)]
 pub(crate) struct Machine<R> {
-    /// Rows of a panel.
-    pub(crate) lanes: usize,
-    /// A tile against a chunk of keys.
+    /// A tile against a chunk of keys, and what comes before and after.
     pub(crate) chunk: fn(Job<'_, '_, '_, R>),
-    /// The same backward, a block at a time.
+    /// A tile against a block of keys, backward.
     pub(crate) pair: fn(PairJob<'_, '_, R>),
 }
 
 /// A number type that every instruction set has copies for.
 pub(crate) trait Compiled: Arith {
-    /// The copy of a variant; `few` if tiles have at most 16 rows.
-    fn machine(variant: Variant, few: bool) -> Machine<Self>;
+    /// The copy of a variant.
+    fn machine(variant: Variant) -> Machine<Self>;
 }
 
-fn copy<R: Arith, I, const L: usize, const LV: usize, const KR: usize, const RR: usize, const VV: usize>() -> Machine<R>
-where
-    I: Vectors<R>,
-{
+fn copy<R: Arith, I: Turns<R>, const MR: usize, const LV: usize>() -> Machine<R> {
     Machine {
-        lanes: L,
-        chunk: |job| I::run(Chunk::<R, I, L, LV, KR, RR, VV> { job, isa: PhantomData }),
-        pair: |job| I::run(Pair::<R, I, L, LV, KR, RR, VV> { job, isa: PhantomData }),
+        chunk: |job| I::run(Chunk::<R, I, MR, LV> { job, isa: PhantomData }),
+        pair: |job| I::run(Backward::<R, I, MR, LV> { job, isa: PhantomData }),
     }
 }
 
+// Products keep MR × LV sums in registers: at least as many as two units of four cycles need, while they leave room
+// for LV vectors of the one factor and a number of the other.
+
 impl Compiled for f32 {
-    fn machine(variant: Variant, few: bool) -> Machine<Self> {
-        // As many sums as leave registers for a vector or two of each factor.
-        match (variant.0, few) {
-            (2, true) => copy::<f32, Avx512, 16, 1, 16, 8, 2>(),
-            (2, false) => copy::<f32, Avx512, 32, 2, 8, 8, 2>(),
-            (1, _) => copy::<f32, Avx2, 16, 2, 4, 4, 2>(),
-            _ => copy::<f32, Baseline, 8, { 8 / <Baseline as Vectors<f32>>::N }, 4, 4, 2>(),
+    fn machine(variant: Variant) -> Machine<Self> {
+        match variant.0 {
+            2 => copy::<f32, Avx512, 4, 4>(),
+            1 => copy::<f32, Avx2, 4, 2>(),
+            _ => copy::<f32, Baseline, 4, 2>(),
         }
     }
 }
 
 impl Compiled for f64 {
-    fn machine(variant: Variant, _: bool) -> Machine<Self> {
+    fn machine(variant: Variant) -> Machine<Self> {
         match variant.0 {
-            2 => copy::<f64, Avx512, 16, 2, 8, 8, 2>(),
-            1 => copy::<f64, Avx2, 8, 2, 4, 4, 2>(),
-            _ => copy::<f64, Baseline, 8, { 8 / <Baseline as Vectors<f64>>::N }, 2, 4, 2>(),
+            2 => copy::<f64, Avx512, 4, 4>(),
+            1 => copy::<f64, Avx2, 4, 2>(),
+            _ => copy::<f64, Baseline, 4, 2>(),
         }
     }
 }
@@ -74,8 +72,8 @@ pub(crate) fn is_in(caps: &Caps, variant: Variant) -> bool {
 /// eighth of the shorter shows, so that of variants that all wait for memory the widest wins.
 pub(crate) fn estimate((compute, memory): (Nanos, Nanos), caps: &Caps, variant: Variant) -> Nanos {
     let widest = (0..VARIANTS).rev().find(|&v| is_in(caps, Variant(v))).unwrap_or(0);
-    // Each step down halves the vectors; half the peak is what tiles in cache reach.
-    let compute = compute.as_secs() * 2.0 * f64::from(1_u32 << widest.saturating_sub(variant.0));
+    // Each step down halves the vectors; the exponentials take a fifth of the time.
+    let compute = compute.as_secs() * 1.25 * f64::from(1_u32 << widest.saturating_sub(variant.0));
     let memory = memory.as_secs();
     Nanos::from_secs(compute.max(memory) + compute.min(memory) / 8.0)
 }

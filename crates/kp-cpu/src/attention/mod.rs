@@ -6,9 +6,11 @@ pub(crate) mod places;
 pub(crate) mod plan;
 mod portable;
 pub(crate) mod product;
+pub(crate) mod read;
 pub(crate) mod sight;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod turn;
 
 use kp_hal::{KernelList, op::Attention};
 

@@ -1,10 +1,12 @@
 //! Where the tokens of each sequence lie, dense, padded, packed or paged.
 
-use crate::numbers::{self, Real, index};
+use super::read::by_type;
+use crate::numbers::{self, Real, index, small};
 use kp_hal::{
     DType,
     op::{AttentionSpec, Format, Kv, Lens, Scheme},
 };
+use std::ops::Range;
 
 /// A token as an operand stores it: sequence (or page) and place in it.
 pub(crate) type Token = (usize, usize);
@@ -14,7 +16,7 @@ pub(crate) type Token = (usize, usize);
 pub(crate) struct Rows {
     pub(crate) dtype: DType,
     pub(crate) dim: usize,
-    ld: usize,
+    pub(super) ld: usize,
     /// Distance between heads, and between sequences, in elements.
     head: usize,
     sequence: usize,
@@ -52,7 +54,7 @@ impl Rows {
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub(crate) rows: Rows,
-    codes: &'a [u8],
+    pub(super) codes: &'a [u8],
     scales: &'a [u8],
     scheme: Scheme,
     /// Tokens of a stored sequence, and heads: scales are `[sequences][len][heads]` whatever the layout.
@@ -86,42 +88,37 @@ impl<'a> Source<'a> {
     #[inline(always)]
     pub(crate) fn read<R: Real>(&self, token: Token, head: usize, out: &mut [R]) {
         let (row, rest) = out.split_at_mut(self.rows.dim);
-        numbers::read(self.rows.dtype, self.codes, self.rows.first(token, head), row);
+        let (first, scale) = (self.rows.first(token, head), self.scale(token, head));
+        by_type!(self.rows.dtype, R, BYTES value => {
+            each::<R, BYTES>(row, self.codes, first, |code| value(code) * scale);
+        }, {
+            numbers::read(self.rows.dtype, self.codes, first, row);
+            row.iter_mut().for_each(|x| *x *= scale);
+        });
         rest.fill(R::ZERO);
+    }
+
+    /// What scales a row: 1 where nothing does.
+    #[inline(always)]
+    pub(super) fn scale<R: Real>(&self, token: Token, head: usize) -> R {
         let at = match self.scheme {
             Scheme::Tensor => 0,
             Scheme::Row => (token.0 * self.len + token.1) * self.heads + head,
-            _ => return,
+            _ => return R::ONE,
         };
-        let scale: R = numbers::get(DType::F32, self.scales, at);
-        row.iter_mut().for_each(|x| *x *= scale);
-    }
-
-    /// Asks for a row that will be read soon.
-    #[inline(always)]
-    pub(crate) fn expect(&self, token: Token, head: usize) {
-        let bits = self.rows.dtype.bits() as usize;
-        let first = self.rows.first(token, head) * bits / 8;
-        if let Some(row) = self.codes.get(first..first + self.rows.dim * bits / 8) {
-            row.chunks(LINE).for_each(|line| prefetch(&line[0]));
-        }
+        numbers::get(DType::F32, self.scales, at)
     }
 }
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// Starts moving a line towards the second-level cache.
+/// Reads numbers from number `first` of `codes` on.
 #[inline(always)]
-fn prefetch(byte: &u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, about memory that is there.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(byte).cast());
+pub(super) fn each<R: Real, const BYTES: usize>(out: &mut [R], codes: &[u8], first: usize, value: impl Fn(u32) -> R) {
+    let codes = &codes[first * BYTES..(first + out.len()) * BYTES];
+    for (out, code) in out.iter_mut().zip(codes.as_chunks::<BYTES>().0) {
+        let mut word = [0; 4];
+        word[..BYTES].copy_from_slice(code);
+        *out = value(u32::from_le_bytes(word));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = byte;
 }
 
 /// The operands that say where sequences begin and end; empty where the problem has none.
@@ -194,6 +191,22 @@ impl Sequence<'_> {
             Some((page, table)) => (index(table, k / page) as usize, k % page),
             None => (self.kv.0, self.kv.1 + k),
         }
+    }
+
+    /// Keys `keys` in stretches that lie one after another: place among them, first token, how many.
+    #[inline(always)]
+    pub(crate) fn stretches(&self, keys: Range<usize>) -> impl Iterator<Item = (usize, Token, usize)> {
+        let mut next = keys.start;
+        std::iter::from_fn(move || {
+            if next >= keys.end {
+                return None;
+            }
+            let (at, token) = (next - keys.start, self.key(next));
+            let room = self.pages.map_or(usize::MAX, |(page, _)| page - token.1);
+            let count = room.min(keys.end - next);
+            next += count;
+            Some((at, token, count))
+        })
     }
 
     /// Where query `i` stands among the keys.

@@ -1,10 +1,11 @@
 //! What attention and its backward twin plan alike: who runs it, in which numbers, and how rows are cut into tiles.
 
 use super::{
-    machine::{Compiled, Machine, VARIANTS, is_in},
-    sight::MAX_ROWS,
+    chunk::{FEW, PANEL},
+    machine::{VARIANTS, is_in},
+    product::LANES,
 };
-use crate::{kernel, rows::with_real};
+use crate::{kernel, threads};
 use kp_hal::{Caps, DType, Support, Unsupported, Variant, Variants, op::AttentionSpec, source_hash};
 use std::borrow::Cow;
 
@@ -15,7 +16,9 @@ pub(crate) const SOURCES: u64 = source_hash(include_bytes!("plan.rs"))
     ^ source_hash(include_bytes!("machine.rs"))
     ^ source_hash(include_bytes!("../simd/arith.rs"))
     ^ source_hash(include_bytes!("places.rs"))
+    ^ source_hash(include_bytes!("read.rs"))
     ^ source_hash(include_bytes!("sight.rs"))
+    ^ source_hash(include_bytes!("turn.rs"))
     ^ source_hash(include_bytes!("../simd/vector.rs"));
 
 /// The variants that `caps` run.
@@ -33,13 +36,21 @@ pub(crate) struct Code {
 
 /// How the rows of one sequence and key head are cut.
 #[derive(Clone, Copy)]
-pub(crate) struct Tiling<R> {
-    pub(crate) machine: Machine<R>,
+pub(crate) struct Tiling {
+    /// Whether keys are lanes, since rows are too few for that.
+    pub(crate) few: bool,
     /// Rows of a tile.
     pub(crate) tile: usize,
     /// How many tiles there are.
     pub(crate) tiles: usize,
 }
+
+/// Panels that share keys as they were read: reading costs a tenth of a panel's products, and more panels leave less
+/// of the second-level cache to each.
+const PANELS: usize = 4;
+
+/// Tiles per thread that even out what masks make uneven.
+const TILES_PER_THREAD: usize = 8;
 
 impl Code {
     /// Whether f64 is needed.
@@ -51,16 +62,19 @@ impl Code {
         self.spec.q_len as usize * (self.spec.q_heads / self.spec.kv_heads) as usize
     }
 
-    pub(crate) fn tiling<R: Compiled>(&self) -> Tiling<R> {
-        let rows = self.rows();
-        let machine = R::machine(self.variant, rows <= 16);
-        let tile = rows.next_multiple_of(machine.lanes).clamp(machine.lanes, MAX_ROWS);
-        Tiling { machine, tile, tiles: rows.div_ceil(tile) }
+    pub(crate) fn tiling(&self) -> Tiling {
+        let (rows, groups) = (self.rows(), self.spec.batch as usize * self.spec.kv_heads as usize);
+        let few = rows <= FEW;
+        let enough =
+            |tile: &usize| *tile <= PANEL || groups * rows.div_ceil(*tile) >= TILES_PER_THREAD * threads::count();
+        let sizes = std::iter::successors(Some(PANELS * PANEL), |tile| Some(tile / 2));
+        let tile = if few { FEW } else { sizes.into_iter().find(enough).unwrap_or(PANEL) };
+        Tiling { few, tile, tiles: rows.div_ceil(tile) }
     }
 
-    /// Panels of rows are computed whole.
+    /// The last vector of rows is computed whole.
     pub(crate) fn note(&self) -> Option<Cow<'static, str>> {
-        let lanes = with_real!(self.is_wide(), R => self.tiling::<R>().machine.lanes);
+        let lanes = if self.rows() <= FEW { 1 } else { LANES };
         kernel::pads([("queries of a key head", self.rows(), lanes)])
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            key heads × sequences
-//!          ┌──────────────────────┐    a tile: up to 64 rows, a row being a query in one head of its group
+//!          ┌──────────────────────┐    a tile: up to 256 rows, a row being a query in one head of its group
 //!   rows   │ tile │ tile │ …      │    a chunk: 512 keys
 //!          └──────────────────────┘
 //!   many tiles: a thread takes a tile at a time and walks its chunks
@@ -12,7 +12,7 @@
 //! neither on the number of threads nor on other rows. Scratch does not grow with the number of keys.
 
 use super::{
-    chunk::{BLOCK, CHUNK, COLUMNS, Inputs, Job, Room, State, to_panel},
+    chunk::{BLOCK, CHUNK, Dims, Inputs, Job, PANEL, Room, State, Task, base},
     machine::{self, Compiled, Machine},
     places::{Places, Rows, lse_index},
     plan::{self, Code, SOURCES, Tiling},
@@ -22,6 +22,7 @@ use crate::{
     kernel::{self, Output, input, optional},
     numbers,
     rows::with_real,
+    simd::Baseline,
     threads,
 };
 use kp_hal::{
@@ -31,6 +32,7 @@ use kp_hal::{
 };
 use std::{
     borrow::Cow,
+    f64::consts::LOG2_E,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -81,31 +83,31 @@ impl Launch<Attention> for Code {
 /// How the work is cut.
 struct Shape<R> {
     machine: Machine<R>,
-    /// Rows of a tile.
-    tile: usize,
-    /// Tiles of a sequence and key head.
-    tiles: usize,
+    tiling: Tiling,
     /// Tiles in all.
     units: usize,
-    dim: usize,
-    width: usize,
+    dims: Dims,
 }
 
 impl<R: Compiled> Shape<R> {
     fn new(code: &Code) -> Self {
-        let (spec, Tiling { machine, tile, tiles }) = (&code.spec, code.tiling());
-        let units = tiles * spec.kv_heads as usize * spec.batch as usize;
-        let (dim, width) = (spec.qk_dim as usize, (spec.v_dim as usize).next_multiple_of(COLUMNS));
-        Self { machine, tile, tiles, units, dim, width }
+        let (spec, tiling) = (&code.spec, code.tiling());
+        let units = tiling.tiles * spec.kv_heads as usize * spec.batch as usize;
+        Self { machine: R::machine(code.variant), tiling, units, dims: Dims::new(spec) }
     }
 
-    /// Numbers of a thread's [`Room`], of a [`State`].
-    fn room(&self) -> usize {
-        self.tile * self.dim + BLOCK * (self.dim + self.width + self.tile)
+    /// Numbers of each part of a thread's [`Room`]: Q, K, V, columns of K, scores.
+    fn room(&self) -> [usize; 5] {
+        let Tiling { few, tile, .. } = self.tiling;
+        let Dims { qk_width, .. } = self.dims;
+        let q = tile * if few { self.dims.qk_ld() } else { qk_width };
+        let k_columns = if few { qk_width * BLOCK } else { 0 };
+        [q, BLOCK * self.dims.qk_ld(), BLOCK * self.dims.v_ld(), k_columns, BLOCK * PANEL]
     }
 
+    /// Numbers of a [`State`].
     fn state(&self) -> usize {
-        self.tile * (self.width + 2)
+        self.tiling.tile * (self.dims.v_width + 2)
     }
 
     /// Whether there are too few tiles to keep the threads busy, so that chunks are handed out.
@@ -123,7 +125,7 @@ impl<R: Compiled> Shape<R> {
         let threads = threads::count();
         let states = if self.by_chunk() { self.units + self.wave() } else { 2 * threads };
         let bytes = |numbers: usize| numbers.saturating_mul(size_of::<R>()).next_multiple_of(64) as u64;
-        bytes(self.room()) * threads as u64 + bytes(self.state()) * states as u64
+        bytes(self.room().iter().sum()) * threads as u64 + bytes(self.state()) * states as u64
     }
 }
 
@@ -140,7 +142,8 @@ struct Scratch<'a> {
 impl<'a> Scratch<'a> {
     fn new<R: Compiled>(shape: &Shape<R>, bytes: &'a mut [u8]) -> Self {
         let bytes_of = |numbers: usize| (numbers * size_of::<R>()).next_multiple_of(64);
-        Self { bytes: Output::of(bytes), room_bytes: bytes_of(shape.room()), state_bytes: bytes_of(shape.state()) }
+        let room_bytes = bytes_of(shape.room().iter().sum());
+        Self { bytes: Output::of(bytes), room_bytes, state_bytes: bytes_of(shape.state()) }
     }
 
     /// # Safety
@@ -160,11 +163,13 @@ impl<'a> Scratch<'a> {
     /// One at a time for each `part`.
     unsafe fn room<R: Compiled>(&self, shape: &Shape<R>, part: usize) -> Room<'a, R> {
         // SAFETY: rooms lie apart.
-        let rest = unsafe { self.numbers(part * self.room_bytes, self.room_bytes) };
-        let (q, rest) = rest.split_at_mut(shape.tile * shape.dim);
-        let (k, rest) = rest.split_at_mut(BLOCK * shape.dim);
-        let (v, rest) = rest.split_at_mut(BLOCK * shape.width);
-        Room { q, k, v, s: &mut rest[..BLOCK * shape.tile] }
+        let mut rest = unsafe { self.numbers(part * self.room_bytes, self.room_bytes) };
+        let [q, k, v, k_columns, s] = shape.room().map(|count| {
+            let (front, back) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = back;
+            front
+        });
+        Room { q, k, v, k_columns, s }
     }
 
     /// State `index`, behind the rooms.
@@ -175,9 +180,10 @@ impl<'a> Scratch<'a> {
         let first = threads::count() * self.room_bytes + index * self.state_bytes;
         // SAFETY: states lie apart, behind the rooms.
         let rest = unsafe { self.numbers(first, self.state_bytes) };
-        let (max, rest) = rest.split_at_mut(shape.tile);
-        let (sum, rest) = rest.split_at_mut(shape.tile);
-        State { max, sum, acc: &mut rest[..shape.tile * shape.width] }
+        let tile = shape.tiling.tile;
+        let (max, rest) = rest.split_at_mut(tile);
+        let (sum, rest) = rest.split_at_mut(tile);
+        State { max, sum, acc: &mut rest[..tile * shape.dims.v_width] }
     }
 }
 
@@ -225,28 +231,27 @@ unsafe fn run<R: Compiled>(code: &Code, scratch: &mut [u8], args: &AttentionArgs
 
 impl<'a, R: Compiled> Run<'a, R> {
     /// Tile `unit`: the tiles of a key head's last queries come first, since under a causal mask they see most.
-    fn tile(&self, unit: usize) -> Tile<'a, R> {
-        let Shape { tile, tiles, .. } = self.shape;
+    fn tile(&self, unit: usize) -> Tile<'_> {
+        let Tiling { tile, tiles, .. } = self.shape.tiling;
         let heads = self.spec.kv_heads as usize;
         let (place, rest) = (tiles - 1 - unit % tiles, unit / tiles);
         Tile::new(&self.inputs.sight, self.places.sequence(rest / heads), rest % heads, place * tile, tile)
     }
 
-    /// Reads the tile's rows of Q as panels.
-    fn load(&self, tile: &Tile<'_, R>, room: &mut Room<'_, R>) {
-        let Shape { machine: Machine { lanes, .. }, dim, .. } = self.shape;
-        room.q[..tile.rows.next_multiple_of(lanes) * dim].fill(R::ZERO);
-        for (i, row) in tile.rows().iter().enumerate() {
-            // Room for keys, which are not there yet.
-            self.inputs.q.read(tile.sequence.query(row.query), row.head, &mut room.k[..dim]);
-            to_panel(i, &room.k[..dim], lanes, room.q);
-        }
+    fn run<'w, 's>(
+        &'w self,
+        tile: &'w Tile<'w>,
+        room: &'w mut Room<'_, R>,
+        state: &'w mut State<'s, R>,
+        task: Task<'w, 's, R>,
+    ) {
+        (self.shape.machine.chunk)(Job { inputs: &self.inputs, tile, few: self.shape.tiling.few, room, state, task });
     }
 
-    fn compute(&self, tile: &Tile<'_, R>, chunk: usize, room: &mut Room<'_, R>, state: &mut State<'_, R>) {
+    fn compute(&self, tile: &Tile<'_>, chunk: usize, room: &mut Room<'_, R>, state: &mut State<'_, R>) {
         let keys = (chunk * CHUNK).max(tile.first)..((chunk + 1) * CHUNK).min(tile.end);
         state.clear();
-        (self.shape.machine.chunk)(Job { inputs: &self.inputs, tile, keys, room, state });
+        self.run(tile, room, state, Task::Keys(keys));
     }
 
     fn tile_by_tile(&self) {
@@ -266,13 +271,13 @@ impl<'a, R: Compiled> Run<'a, R> {
                 if tile.rows == 0 {
                     continue;
                 }
-                self.load(&tile, &mut room);
                 state.clear();
+                self.run(&tile, &mut room, &mut state, Task::Load);
                 for chunk in chunks(&tile) {
                     self.compute(&tile, chunk, &mut room, &mut other);
-                    state.merge(&other, tile.rows, self.shape.width);
+                    self.run(&tile, &mut room, &mut state, Task::Merge(&other));
                 }
-                self.store(&tile, &state, room.v);
+                self.store(&tile, &mut state, &mut room);
             }
         });
     }
@@ -299,56 +304,77 @@ impl<'a, R: Compiled> Run<'a, R> {
                     let slot = next.fetch_add(1, Ordering::Relaxed);
                     let Some(&(unit, chunk)) = wave.get(slot) else { return };
                     let tile = self.tile(unit);
-                    self.load(&tile, &mut room);
-                    self.compute(&tile, chunk, &mut room, &mut of_slot(slot));
+                    let mut state = of_slot(slot);
+                    self.run(&tile, &mut room, &mut state, Task::Load);
+                    self.compute(&tile, chunk, &mut room, &mut state);
                 }
             });
-            threads::for_each(last - first + 1, |i| {
-                let unit = first + i;
-                let rows = self.tile(unit).rows;
-                for (slot, _) in wave.iter().enumerate().filter(|(_, (of, _))| *of == unit) {
-                    of_unit(unit).merge(&of_slot(slot), rows, self.shape.width);
+            let next = AtomicUsize::new(first);
+            threads::for_each(threads::count().min(last - first + 1), |part| {
+                // SAFETY: one thread per part.
+                let mut room = unsafe { self.scratch.room(&self.shape, part) };
+                loop {
+                    let unit = next.fetch_add(1, Ordering::Relaxed);
+                    if unit > last {
+                        return;
+                    }
+                    let (tile, mut state) = (self.tile(unit), of_unit(unit));
+                    for (slot, _) in wave.iter().enumerate().filter(|(_, (of, _))| *of == unit) {
+                        self.run(&tile, &mut room, &mut state, Task::Merge(&of_slot(slot)));
+                    }
                 }
             });
         }
         // SAFETY: no loop runs.
-        let room = unsafe { self.scratch.room(&self.shape, 0) };
-        (0..units).for_each(|unit| self.store(&self.tile(unit), &of_unit(unit), room.v));
+        let mut room = unsafe { self.scratch.room(&self.shape, 0) };
+        (0..units).for_each(|unit| self.store(&self.tile(unit), &mut of_unit(unit), &mut room));
     }
 
-    /// Lets the sinks in, divides, and writes O and the log-sum-exp.
-    fn store(&self, tile: &Tile<'_, R>, state: &State<'_, R>, out: &mut [R]) {
-        let (rows, width) = (Rows::o(self.spec), self.shape.width);
+    /// Lets the sinks in, divides, and writes O and the log-sum-exp, a panel at a time.
+    fn store(&self, tile: &Tile<'_>, state: &mut State<'_, R>, room: &mut Room<'_, R>) {
+        let rows = Rows::o(self.spec);
         let bytes = rows.dtype.bits() as usize / 8;
-        for (i, row) in tile.rows().iter().enumerate() {
-            let sink =
-                if self.sinks.is_empty() { -R::INFINITY } else { numbers::get(DType::F32, self.sinks, row.head) };
-            let largest = if sink > state.max[i] { sink } else { state.max[i] };
-            let base = if largest == -R::INFINITY { R::ZERO } else { largest };
-            let shrink = (state.max[i] - base).exp();
-            let sum = state.sum[i] * shrink + (sink - base).exp();
-            // Where nothing is seen the sums are 0, and so is the result.
-            let factor = if sum == R::ZERO { R::ZERO } else { shrink / sum };
-            let out = &mut out[..rows.dim];
-            for (out, &x) in out.iter_mut().zip(&state.acc[i * width..]) {
-                *out = x * factor;
+        for first in (0..tile.rows).step_by(PANEL) {
+            let there = first..tile.rows.min(first + PANEL);
+            let mut factors = [R::ZERO; PANEL];
+            for i in there.clone() {
+                factors[i - first] = self.end(tile, i, state);
             }
-            let token = tile.sequence.query(row.query);
-            let first = rows.first(token, row.head) * bytes;
-            // SAFETY: a row of O has one owner.
-            let place = unsafe { self.o.part(first..first + rows.dim * bytes) };
-            numbers::write(rows.dtype, out, place, 0, Overflow::Saturate);
-            if self.spec.lse {
-                let at = 4 * lse_index(self.spec, token, row.head);
-                // SAFETY: as above.
-                let place = unsafe { self.lse.part(at..at + 4) };
-                numbers::write(DType::F32, &[base + sum.ln()], place, 0, Overflow::Saturate);
+            self.run(tile, room, state, Task::Finish(first / PANEL, &factors));
+            for (i, out) in there.zip(room.v.chunks_exact(self.shape.dims.v_ld())) {
+                let row = tile.row(i);
+                let first = rows.first(tile.sequence.query(row.query), row.head) * bytes;
+                // SAFETY: a row of O has one owner.
+                let place = unsafe { self.o.part(first..first + rows.dim * bytes) };
+                numbers::write(rows.dtype, &out[..rows.dim], place, 0, Overflow::Saturate);
             }
         }
+    }
+
+    /// Writes a row's log-sum-exp, and answers what its sums are to be multiplied by.
+    fn end(&self, tile: &Tile<'_>, i: usize, state: &State<'_, R>) -> R {
+        let row = tile.row(i);
+        let unit = R::from_f64(LOG2_E);
+        let sink: R = if self.sinks.is_empty() {
+            -R::INFINITY
+        } else {
+            numbers::get::<R>(DType::F32, self.sinks, row.head) * unit
+        };
+        let base = base(if sink > state.max[i] { sink } else { state.max[i] });
+        let [shrink, sink] = [state.max[i], sink].map(|x| (x - base).exp2_of::<Baseline>());
+        let sum = state.sum[i] * shrink + sink;
+        if self.spec.lse {
+            let at = 4 * lse_index(self.spec, tile.sequence.query(row.query), row.head);
+            // SAFETY: a row has one owner.
+            let place = unsafe { self.lse.part(at..at + 4) };
+            numbers::write(DType::F32, &[base / unit + sum.ln()], place, 0, Overflow::Saturate);
+        }
+        // Where nothing is seen the sums are 0, and so is the result.
+        if sum == R::ZERO { R::ZERO } else { shrink / sum }
     }
 }
 
 /// The chunks in which a tile sees keys.
-fn chunks<R>(tile: &Tile<'_, R>) -> std::ops::Range<usize> {
+fn chunks(tile: &Tile<'_>) -> std::ops::Range<usize> {
     tile.first / CHUNK..tile.end.div_ceil(CHUNK)
 }

@@ -1,131 +1,189 @@
-//! The two products of attention on tiles, blocked so that the sums stay in registers.
+//! The product of attention: out[i][j] = start + Σ over t of a[i][t] · b[t][j], blocked so that the sums stay in registers.
 //!
 //! ```text
-//! scores      S[key][lane] = Σ over c of K[key][c] · Qᵀ[c][lane]       a panel of LV vectors, KR keys at a time
-//! accumulate  A[i][c] += Σ over j of W[i][j] · X[j][c]                 RR rows × VV vectors at a time
+//!                      b [t][j]   LV vectors
+//!   a [i][t]  MR of    ─────────
+//!   them, each in      out[i][j]  MR × LV sums
+//!   all lanes
 //! ```
-//! Every element of a result is one chain of multiply-adds in the order of the sum, whatever the blocking.
+//! Every element is one chain of multiply-adds in the order of t, whatever the blocking: the factors of a product may
+//! change places, and its rows may be computed in any company.
 
-use crate::simd::{arith::Arith, vector::Vectors};
+use crate::simd::{Isa, Work, arith::Arith, vector::Vectors};
+use std::marker::PhantomData;
 
-/// Scores of keys that are `stride` apart, a multiple of `KR` of them, with the rows of a panel, which is `[dim][lanes]`.
-#[inline(always)]
-pub(crate) fn scores<I: Vectors<R>, R: Arith, const LV: usize, const KR: usize>(
-    keys: &[R],
-    (dim, stride): (usize, usize),
-    panel: &[R],
-    out: &mut [R],
-) {
-    let lanes = LV * I::N;
-    for (keys, out) in keys.chunks_exact(KR * stride).zip(out.chunks_exact_mut(KR * lanes)) {
-        let mut sums = [[I::splat(R::ZERO); LV]; KR];
-        let rows: [&[R]; KR] = std::array::from_fn(|j| &keys[j * stride..][..dim]);
-        for (c, column) in (0..dim).zip(panel.chunks_exact(lanes)) {
-            let column: [I::V; LV] = std::array::from_fn(|v| I::load(&column[v * I::N..]));
-            for j in 0..KR {
-                let key = I::splat(rows[j][c]);
-                for v in 0..LV {
-                    sums[j][v] = I::times_plus(key, column[v], sums[j][v]);
-                }
-            }
-        }
-        for (sums, out) in sums.iter().zip(out.chunks_exact_mut(lanes)) {
-            for (&sum, out) in sums.iter().zip(out.chunks_exact_mut(I::N)) {
-                I::store(sum, out);
-            }
-        }
-    }
-}
-
-/// The weights of a product: the one of row `i` and term `j` is at `i · row + j · term`.
+/// Numbers whose element of row `i` and term `t` is at `i · row + t · term`.
 #[derive(Clone, Copy)]
-pub(crate) struct Weights<'a, R> {
+pub(crate) struct Spread<'a, R> {
     pub(crate) at: &'a [R],
     pub(crate) row: usize,
     pub(crate) term: usize,
 }
 
-/// Multiplies row `i` of the sums by `factor(i)`, then adds the product of `rows` × `terms` weights with X.
-/// Rows of X and of the sums are `width` apart, a multiple of `VV` vectors.
-#[inline(always)]
-pub(crate) fn accumulate<I: Vectors<R>, R: Arith, const RR: usize, const VV: usize>(
-    weights: Weights<'_, R>,
-    (rows, terms): (usize, usize),
-    x: &[R],
-    width: usize,
-    factor: impl Fn(usize) -> R,
-    sums: &mut [R],
-) {
-    if rows == 0 || terms == 0 {
-        return;
-    }
-    assert!((rows - 1) * weights.row + (terms - 1) * weights.term < weights.at.len(), "a weight for each row and term");
-    let whole = rows / RR * RR;
-    for first in (0..whole).step_by(RR) {
-        for column in (0..width).step_by(VV * I::N) {
-            block::<I, R, RR, VV>(weights, (first, terms), x, (column, width), &factor, sums);
+/// What sums begin with.
+#[derive(Clone, Copy)]
+pub(crate) enum Start<'a, R> {
+    Zero,
+    /// What `out` holds.
+    Sums,
+    /// The same times a factor for each row, or each lane.
+    ByRow(&'a [R]),
+    ByLane(&'a [R]),
+}
+
+/// One product; rows of `b` and of `out` lie a distance apart.
+pub(crate) struct Product<'a, R> {
+    pub(crate) rows: usize,
+    pub(crate) terms: usize,
+    /// A multiple of [`LANES`].
+    pub(crate) lanes: usize,
+    pub(crate) a: Spread<'a, R>,
+    pub(crate) b: (&'a [R], usize),
+    pub(crate) start: Start<'a, R>,
+    pub(crate) out: (&'a mut [R], usize),
+}
+
+/// Lanes come in multiples of the longest vector there is.
+pub(crate) const LANES: usize = 16;
+
+/// Computes a product on an instruction set, `MR` rows by `LV` vectors at a time.
+pub(crate) struct Multiply<'a, R, I, const MR: usize, const LV: usize> {
+    pub(crate) product: Product<'a, R>,
+    pub(crate) isa: PhantomData<fn() -> I>,
+}
+
+impl<R: Arith, I: Vectors<R>, const MR: usize, const LV: usize> Work for Multiply<'_, R, I, MR, LV> {
+    #[inline(always)]
+    fn run(self) {
+        let mut p = self.product;
+        const { assert!(LANES.is_multiple_of(I::N)) };
+        if p.rows == 0 || p.lanes == 0 {
+            return;
         }
-    }
-    for row in whole..rows {
-        for column in (0..width).step_by(VV * I::N) {
-            block::<I, R, 1, VV>(weights, (row, terms), x, (column, width), &factor, sums);
+        let last = |rows: usize, ld: usize| (rows - 1) * ld + p.lanes;
+        assert!(p.lanes.is_multiple_of(LANES), "whole vectors");
+        assert!(last(p.rows, p.out.1) <= p.out.0.len(), "room for every sum");
+        if p.terms > 0 {
+            assert!((p.rows - 1) * p.a.row + (p.terms - 1) * p.a.term < p.a.at.len(), "a number of A for each term");
+            assert!(last(p.terms, p.b.1) <= p.b.0.len(), "numbers of B for each term");
+        }
+        match p.start {
+            Start::ByRow(factors) => assert!(p.rows <= factors.len(), "a factor for each row"),
+            Start::ByLane(factors) => assert!(p.lanes <= factors.len(), "a factor for each lane"),
+            Start::Zero | Start::Sums => {}
+        }
+        let mut lane = 0;
+        while lane + LV * I::N <= p.lanes {
+            // SAFETY: what follows stays below the last elements, which were just seen to be there.
+            unsafe { column::<I, R, MR, LV>(&mut p, lane) };
+            lane += LV * I::N;
+        }
+        while lane < p.lanes {
+            // SAFETY: as above.
+            unsafe { column::<I, R, MR, 1>(&mut p, lane) };
+            lane += I::N;
         }
     }
 }
 
+/// All rows of `LV` vectors from `lane` on.
+///
+/// # Safety
+/// The last row, term and lane are inside the operands.
 #[inline(always)]
-fn block<I: Vectors<R>, R: Arith, const RR: usize, const VV: usize>(
-    weights: Weights<'_, R>,
-    (first, terms): (usize, usize),
-    x: &[R],
-    (column, width): (usize, usize),
-    factor: &impl Fn(usize) -> R,
-    sums: &mut [R],
+unsafe fn column<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(p: &mut Product<'_, R>, lane: usize) {
+    let whole = p.rows / MR * MR;
+    for first in (0..whole).step_by(MR) {
+        // SAFETY: the caller's promise.
+        unsafe { block::<I, R, MR, LV>(p, first, lane) };
+    }
+    for row in whole..p.rows {
+        // SAFETY: the caller's promise.
+        unsafe { block::<I, R, 1, LV>(p, row, lane) };
+    }
+}
+
+/// # Safety
+/// As [`column`], of rows `first .. first + MR`.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "what iterates over the sums keeps them in memory")]
+unsafe fn block<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(
+    p: &mut Product<'_, R>,
+    first: usize,
+    lane: usize,
 ) {
-    let mut acc = [[I::splat(R::ZERO); VV]; RR];
-    for (i, acc) in acc.iter_mut().enumerate() {
-        let factor = I::splat(factor(first + i));
-        let sums = &sums[(first + i) * width + column..];
-        for v in 0..VV {
-            acc[v] = I::times(I::load(&sums[v * I::N..]), factor);
+    let mut sums = [[I::splat(R::ZERO); LV]; MR];
+    for i in 0..MR {
+        for v in 0..LV {
+            let at = lane + v * I::N;
+            // SAFETY: of all vectors here: the caller's promise.
+            let old = || unsafe { load::<I, R>(p.out.0, (first + i) * p.out.1 + at) };
+            sums[i][v] = match p.start {
+                Start::Zero => I::splat(R::ZERO),
+                Start::Sums => old(),
+                Start::ByRow(factors) => I::times(old(), I::splat(factors[first + i])),
+                // SAFETY: as above.
+                Start::ByLane(factors) => I::times(old(), unsafe { load::<I, R>(factors, at) }),
+            };
         }
     }
-    for (j, x) in x.chunks_exact(width).take(terms).enumerate() {
-        let x: [I::V; VV] = std::array::from_fn(|v| I::load(&x[column + v * I::N..]));
-        for (i, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: `accumulate` looked at the last weight of all.
-            let weight = unsafe { *weights.at.get_unchecked((first + i) * weights.row + j * weights.term) };
-            let weight = I::splat(weight);
-            for v in 0..VV {
-                acc[v] = I::times_plus(weight, x[v], acc[v]);
+    for t in 0..p.terms {
+        let mut b = [I::splat(R::ZERO); LV];
+        for v in 0..LV {
+            // SAFETY: as above.
+            b[v] = unsafe { load::<I, R>(p.b.0, t * p.b.1 + lane + v * I::N) };
+        }
+        for i in 0..MR {
+            // SAFETY: as above.
+            let a = I::splat(unsafe { *p.a.at.get_unchecked((first + i) * p.a.row + t * p.a.term) });
+            for v in 0..LV {
+                sums[i][v] = I::times_plus(a, b[v], sums[i][v]);
             }
         }
     }
-    for (i, acc) in acc.iter().enumerate() {
-        let sums = &mut sums[(first + i) * width + column..];
-        for v in 0..VV {
-            I::store(acc[v], &mut sums[v * I::N..]);
+    for i in 0..MR {
+        for v in 0..LV {
+            let at = (first + i) * p.out.1 + lane + v * I::N;
+            // SAFETY: as above.
+            I::store(sums[i][v], unsafe { p.out.0.get_unchecked_mut(at..at + I::N) });
         }
     }
 }
 
-/// As [`accumulate`], but a weight of 0 keeps even NaN and infinity out: for keys that are hidden.
+/// # Safety
+/// A vector is there.
 #[inline(always)]
-pub(crate) fn accumulate_seen<I: Vectors<R>, R: Arith>(
-    weights: Weights<'_, R>,
-    (rows, terms): (usize, usize),
-    x: &[R],
-    width: usize,
-    factor: impl Fn(usize) -> R,
-    sums: &mut [R],
-) {
-    for (i, sums) in sums.chunks_exact_mut(width).take(rows).enumerate() {
-        let factor = factor(i);
-        sums.iter_mut().for_each(|sum| *sum *= factor);
-        for (j, x) in x.chunks_exact(width).take(terms).enumerate() {
-            let weight = weights.at[i * weights.row + j * weights.term];
-            if weight != R::ZERO {
-                sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum = weight.times_plus::<I>(x, *sum));
+unsafe fn load<I: Vectors<R>, R: Arith>(x: &[R], at: usize) -> I::V {
+    // SAFETY: the caller's promise.
+    I::load(unsafe { x.get_unchecked(at..at + I::N) })
+}
+
+/// Which factor of a product is a weight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weight {
+    A,
+    B,
+}
+
+/// The same product, but a weight of 0 keeps even NaN and infinity out: for keys that are hidden.
+#[inline(always)]
+pub(crate) fn product_seen<I: Isa, R: Arith>(p: Product<'_, R>, weight: Weight) {
+    for i in 0..p.rows {
+        let sums = &mut p.out.0[i * p.out.1..][..p.lanes];
+        match p.start {
+            Start::Zero => sums.fill(R::ZERO),
+            Start::Sums => {}
+            Start::ByRow(factors) => sums.iter_mut().for_each(|sum| *sum *= factors[i]),
+            Start::ByLane(factors) => sums.iter_mut().zip(factors).for_each(|(sum, &factor)| *sum *= factor),
+        }
+        for t in 0..p.terms {
+            let a = p.a.at[i * p.a.row + t * p.a.term];
+            if weight == Weight::A && a == R::ZERO {
+                continue;
+            }
+            for (sum, &b) in sums.iter_mut().zip(&p.b.0[t * p.b.1..][..p.lanes]) {
+                let more = a.times_plus::<I>(b, *sum);
+                *sum = if weight == Weight::B && b == R::ZERO { *sum } else { more };
             }
         }
     }

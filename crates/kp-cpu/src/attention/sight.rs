@@ -1,16 +1,17 @@
 //! Which keys the rows of a tile see. Most masks give each query one interval of keys; blocks and expressions
 //! take single keys out of it.
 
-use super::places::Sequence;
-use crate::numbers::Real;
+use super::{
+    chunk::{BLOCK, PANEL},
+    places::Sequence,
+};
+use crate::{numbers::Real, simd::arith::Arith};
 use kp_hal::op::{AttentionSpec, Expr, Mask, Vars};
-
-/// Most rows of a tile.
-pub(crate) const MAX_ROWS: usize = 64;
+use std::ops::Range;
 
 /// One row of a tile: a query in one head.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Row<R> {
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
     /// Which query of the sequence, and which query head.
     pub(crate) query: usize,
     pub(crate) head: usize,
@@ -19,8 +20,6 @@ pub(crate) struct Row<R> {
     /// The keys outside which it sees nothing.
     first: usize,
     end: usize,
-    /// What its scores lose per key of distance; 0 without ALiBi.
-    slope: R,
 }
 
 /// The operands and options that say what is seen, and how scores depend on distance.
@@ -43,7 +42,7 @@ impl<'a> Sight<'a> {
     }
 
     /// Row `row` of the queries of a sequence that share a key head: query by query, each in every head of the group.
-    pub(crate) fn row<R: Real>(&self, sequence: &Sequence<'_>, kv_head: usize, row: usize) -> Row<R> {
+    fn row(&self, sequence: &Sequence<'_>, kv_head: usize, row: usize) -> Row {
         let (query, head) = (row / self.group, kv_head * self.group + row % self.group);
         let position = sequence.position(query);
         let keys = sequence.kv_len as i64;
@@ -54,8 +53,12 @@ impl<'a> Sight<'a> {
             Mask::Prefix { len } => (0, (position + 1).max(len.into())),
         };
         let [first, end] = [first, end].map(|key| key.clamp(0, keys) as usize);
-        let slope = if self.slopes.is_empty() { 0.0 } else { slope(self.slopes, head) };
-        Row { query, head, position, first, end, slope: R::from_f32(slope) }
+        Row { query, head, position, first, end }
+    }
+
+    /// What a head's scores lose per key of distance; 0 without ALiBi.
+    fn slope(&self, head: usize) -> f32 {
+        if self.slopes.is_empty() { 0.0 } else { crate::numbers::get(kp_hal::DType::F32, self.slopes, head) }
     }
 
     /// Whether a mask takes single keys out of the rows' intervals.
@@ -64,139 +67,172 @@ impl<'a> Sight<'a> {
     }
 }
 
-fn slope(slopes: &[u8], head: usize) -> f32 {
-    crate::numbers::get(kp_hal::DType::F32, slopes, head)
-}
-
 /// The rows a tile computes together; they share a key head, so each key is loaded once for all.
-pub(crate) struct Tile<'a, R> {
+pub(crate) struct Tile<'a> {
+    sight: &'a Sight<'a>,
     pub(crate) sequence: Sequence<'a>,
     pub(crate) kv_head: usize,
     pub(crate) rows: usize,
-    row: [Row<R>; MAX_ROWS],
+    /// Its first row among those of the sequence and key head.
+    from: usize,
     /// The keys outside which no row sees anything.
     pub(crate) first: usize,
     pub(crate) end: usize,
 }
 
-impl<'a, R: Real> Tile<'a, R> {
+impl<'a> Tile<'a> {
     /// Rows `from ..` of the sequence, at most `most`.
-    pub(crate) fn new(sight: &Sight<'_>, sequence: Sequence<'a>, kv_head: usize, from: usize, most: usize) -> Self {
+    pub(crate) fn new(sight: &'a Sight<'a>, sequence: Sequence<'a>, kv_head: usize, from: usize, most: usize) -> Self {
         let rows = (sequence.q_len * sight.group).saturating_sub(from).min(most);
-        let mut row = [Row::default(); MAX_ROWS];
-        let (mut first, mut end) = (usize::MAX, 0);
-        for (i, row) in row[..rows].iter_mut().enumerate() {
-            *row = sight.row(&sequence, kv_head, from + i);
-            if row.first < row.end {
-                (first, end) = (first.min(row.first), end.max(row.end));
-            }
+        let mut tile = Self { sight, sequence, kv_head, rows, from, first: 0, end: 0 };
+        if rows > 0 {
+            let Range { start, end } = tile.seen_by_some(0..rows);
+            (tile.first, tile.end) = (start.min(end), end);
         }
-        Self { sequence, kv_head, rows, row, first: first.min(end), end }
+        tile
+    }
+
+    /// Row `i`.
+    pub(crate) fn row(&self, i: usize) -> Row {
+        self.sight.row(&self.sequence, self.kv_head, self.from + i)
     }
 
     /// The rows that are there.
-    pub(crate) fn rows(&self) -> &[Row<R>] {
-        &self.row[..self.rows]
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Row> {
+        (0..self.rows).map(|i| self.row(i))
     }
 
-    /// Row `i`, which past the last one sees nothing.
-    pub(crate) fn row(&self, i: usize) -> &Row<R> {
-        &self.row[i]
+    /// Keys outside which none of `rows` sees any: a later query's interval neither begins nor ends earlier.
+    fn seen_by_some(&self, rows: Range<usize>) -> Range<usize> {
+        self.row(rows.start).first..self.row(rows.end - 1).end
+    }
+
+    /// Keys that each of `rows` sees, as far as intervals tell.
+    fn seen_by_all(&self, rows: Range<usize>) -> Range<usize> {
+        self.row(rows.end - 1).first..self.row(rows.start).end
+    }
+
+    /// How rows `rows`, at most a panel of them, see keys `start .. end`, at most a block; `None` if they do not.
+    pub(crate) fn panel(&self, rows: Range<usize>, (start, end): (usize, usize)) -> Option<Panel<'_>> {
+        let some = self.seen_by_some(rows.clone());
+        // What no row sees past the last key seen need not be computed at all.
+        let end = end.min(some.end);
+        if some.start.max(start) >= end {
+            return None;
+        }
+        let all = self.seen_by_all(rows.clone());
+        Some(Panel { tile: self, rows, start, keys: end - start, all: all.start <= start && end <= all.end })
     }
 }
 
-/// How `L` neighbouring rows see a block of keys.
-pub(crate) struct Panel<'t, R, const L: usize> {
-    rows: &'t [Row<R>],
-    /// The first key each row sees and the one past the last, counted from the block's first.
-    first: [i32; L],
-    end: [i32; L],
-    /// The first key's distance from each row's query, and what it costs per key.
-    distance: [R; L],
-    slope: [R; L],
-    /// Whether a row sees any key, and whether all see all.
-    pub(crate) any: bool,
+/// Which index of a block of scores, which is rows of [`PANEL`] or [`BLOCK`] numbers, is the lane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lanes {
+    /// `[key][row]`.
+    Rows,
+    /// `[row][key]`.
+    Keys,
+}
+
+/// How neighbouring rows see a block of keys.
+pub(crate) struct Panel<'t> {
+    tile: &'t Tile<'t>,
+    pub(crate) rows: Range<usize>,
+    start: usize,
+    /// Keys of the block, up to the last one seen.
+    pub(crate) keys: usize,
+    /// Whether all rows see all keys, as far as intervals tell.
     pub(crate) all: bool,
 }
 
-impl<'t, R: Real, const L: usize> Panel<'t, R, L> {
-    /// Rows `L · panel ..` of the tile, keys `start .. start + keys`.
+impl Panel<'_> {
+    /// Adds what distance costs to scores, in units of which there are `unit` in 1.
     #[inline(always)]
-    pub(crate) fn new(tile: &'t Tile<'_, R>, panel: usize, start: usize, keys: usize) -> Self {
-        let (mut first, mut end) = ([0; L], [0; L]);
-        let (mut distance, mut slope) = ([R::ZERO; L], [R::ZERO; L]);
-        let (mut any, mut all) = (false, true);
-        for lane in 0..L {
-            let row = tile.row(panel * L + lane);
-            first[lane] = row.first.saturating_sub(start).min(keys) as i32;
-            end[lane] = row.end.saturating_sub(start).min(keys) as i32;
-            distance[lane] = R::from_f64((start as i64 - row.position) as f64);
-            slope[lane] = row.slope;
-            any |= first[lane] < end[lane];
-            // Rows that are not there may see whatever they like.
-            all &= panel * L + lane >= tile.rows || (first[lane], end[lane]) == (0, keys as i32);
+    pub(crate) fn bias<R: Arith>(&self, lanes: Lanes, unit: R, s: &mut [R]) {
+        if self.tile.sight.slopes.is_empty() {
+            return;
         }
-        let rows = &tile.rows()[(panel * L).min(tile.rows)..((panel + 1) * L).min(tile.rows)];
-        Self { rows, first, end, distance, slope, any, all }
+        let (mut slope, mut distance) = ([R::ZERO; PANEL], [R::ZERO; PANEL]);
+        for (i, row) in self.rows.clone().map(|row| self.tile.row(row)).enumerate() {
+            slope[i] = R::from_f32(self.tile.sight.slope(row.head)) * unit;
+            distance[i] = R::from_f64((self.start as i64 - row.position) as f64);
+        }
+        self.each(lanes, s, |row, key, s| *s += slope[row] * (distance[row] + R::from_f32(key as f32)));
     }
 
-    /// Adds what the distance costs to the scores of key `key` of the block.
+    /// Writes −∞ where a row does not see a key, as far as intervals tell.
     #[inline(always)]
-    pub(crate) fn bias(&self, key: usize, scores: &mut [R; L]) {
-        let key = R::from_f32(key as f32);
-        for (lane, score) in scores.iter_mut().enumerate() {
-            *score += self.slope[lane] * (self.distance[lane] + key);
+    pub(crate) fn cut<R: Arith>(&self, lanes: Lanes, s: &mut [R]) {
+        if self.all && (lanes == Lanes::Rows || self.keys == BLOCK) {
+            return;
+        }
+        // Rows that are not there may see whatever they like.
+        let (mut first, mut end) = ([0_i32; PANEL], [0_i32; PANEL]);
+        for (i, row) in self.rows.clone().map(|row| self.tile.row(row)).enumerate() {
+            first[i] = row.first.saturating_sub(self.start).min(BLOCK) as i32;
+            end[i] = row.end.saturating_sub(self.start).min(BLOCK) as i32;
+        }
+        self.each(lanes, s, |row, key, s| {
+            let key = key as i32;
+            *s = if first[row] <= key && key < end[row] { *s } else { -R::INFINITY };
+        });
+    }
+
+    /// Calls `f` with row, key and score of each, lanes innermost.
+    #[inline(always)]
+    fn each<R: Real>(&self, lanes: Lanes, s: &mut [R], f: impl Fn(usize, usize, &mut R)) {
+        if lanes == Lanes::Rows {
+            for (key, s) in s.as_chunks_mut::<PANEL>().0[..self.keys].iter_mut().enumerate() {
+                s.iter_mut().enumerate().for_each(|(row, s)| f(row, key, s));
+            }
+        } else {
+            for (row, s) in s.as_chunks_mut::<BLOCK>().0[..self.rows.len()].iter_mut().enumerate() {
+                s.iter_mut().enumerate().for_each(|(key, s)| f(row, key, s));
+            }
         }
     }
 
-    /// Writes −∞ where a row does not see key `key` of the block, as far as intervals tell.
-    #[inline(always)]
-    pub(crate) fn cut(&self, key: usize, scores: &mut [R; L]) {
-        let key = key as i32;
-        for (lane, score) in scores.iter_mut().enumerate() {
-            let seen = self.first[lane] <= key && key < self.end[lane];
-            *score = if seen { *score } else { -R::INFINITY };
-        }
-    }
-
-    /// Writes −∞ into `scores[key][lane]` where blocks or an expression hide the key; answers whether any is left.
-    pub(crate) fn pick(&self, sight: &Sight<'_>, b: usize, start: usize, keys: usize, scores: &mut [R]) -> bool {
-        match sight.mask {
+    /// Writes −∞ where blocks or an expression hide the key; answers whether any score is left.
+    pub(crate) fn pick<R: Real>(&self, lanes: Lanes, s: &mut [R]) -> bool {
+        let at = |row: usize, key: usize| if lanes == Lanes::Rows { key * PANEL + row } else { row * BLOCK + key };
+        let rows = || self.rows.clone().map(|row| self.tile.row(row)).enumerate();
+        let mut any = false;
+        match self.tile.sight.mask {
             Mask::Blocks { q, k } => {
-                let mut any = false;
-                for (lane, row) in self.rows.iter().enumerate() {
-                    let blocks = &sight.blocks[row.query / q as usize * sight.columns..][..sight.columns];
+                let Sight { blocks, columns, .. } = *self.tile.sight;
+                for (i, row) in rows() {
+                    let blocks = &blocks[row.query / q as usize * columns..][..columns];
                     let mut key = 0;
-                    while key < keys {
-                        let block = (start + key) / k as usize;
-                        let end = ((block + 1) * k as usize - start).min(keys);
+                    while key < self.keys {
+                        let block = (self.start + key) / k as usize;
+                        let end = ((block + 1) * k as usize - self.start).min(self.keys);
                         if blocks[block] == 0 {
-                            (key..end).for_each(|key| scores[key * L + lane] = -R::INFINITY);
+                            (key..end).for_each(|key| s[at(i, key)] = -R::INFINITY);
                         } else {
                             any = true;
                         }
                         key = end;
                     }
                 }
-                any
             }
-            Mask::Expr(ref expr) => self.pick_by(expr, b, start, keys, scores),
-            _ => true,
-        }
-    }
-
-    fn pick_by(&self, expr: &Expr, b: usize, start: usize, keys: usize, scores: &mut [R]) -> bool {
-        let mut any = false;
-        for (lane, row) in self.rows.iter().enumerate() {
-            for key in 0..keys {
-                let vars = Vars { q: row.position, k: (start + key) as i64, h: row.head as i64, b: b as i64 };
-                if expr.eval(vars) == 0 {
-                    scores[key * L + lane] = -R::INFINITY;
-                } else {
-                    any = true;
+            Mask::Expr(ref expr) => {
+                for (i, row) in rows() {
+                    for key in 0..self.keys {
+                        if self.hides(expr, &row, key) {
+                            s[at(i, key)] = -R::INFINITY;
+                        } else {
+                            any = true;
+                        }
+                    }
                 }
             }
+            _ => return true,
         }
         any
+    }
+
+    fn hides(&self, expr: &Expr, row: &Row, key: usize) -> bool {
+        let b = self.tile.sequence.b as i64;
+        expr.eval(Vars { q: row.position, k: (self.start + key) as i64, h: row.head as i64, b }) == 0
     }
 }

@@ -1,176 +1,252 @@
 //! A tile of rows against a block of keys, backward: P is computed again from the log-sum-exp.
 //!
 //! ```text
-//! S  = K · Qᵀ        P  = exp(S − LSE)               [key][lane], a panel of rows at a time
+//! S  = K · Qᵀ        P  = 2^(S − LSE)                [key][row], a panel of 64 rows
 //! dP = V · dOᵀ       dS = P · (dP − D)               times 1 − tanh² if capped; D = Σ O · dO, row by row
-//! keys:    dV += P · dO     dK += dS · Q
-//! queries: dQ += dSᵀ · K
+//! keys:    dV += P · dO     dK += dS · Q             [key][c]
+//! queries: dQ += Kᵀ · dS                             [c][row]
 //! ```
 //! `scale` multiplies dK and dQ when they are stored.
 
 use crate::{
     attention::{
-        chunk::{BLOCK, Inputs, shape},
-        product::{Weights, accumulate, accumulate_seen, scores},
-        sight::{Panel, Tile},
+        chunk::{BLOCK, Inputs, PANEL, all_finite, multiply, shape},
+        places::{Source, Token},
+        product::{LANES, Product, Spread, Start, Weight, product_seen},
+        sight::{Lanes, Tile},
+        turn::{Turns, turn},
     },
-    simd::{Work, arith::Arith, vector::Vectors},
+    simd::{Isa, Work, arith::Arith},
 };
 use std::{marker::PhantomData, ops::Range};
 
 /// The rows of a tile as numbers.
 pub(crate) struct RowRoom<'s, R> {
-    /// Panels of `[qk_dim][L]` and of `[v_dim][L]`.
+    /// `[qk_width][PANEL]`, times the scale of scores, and `[v_width][PANEL]`.
     pub(crate) q: &'s mut [R],
     pub(crate) grad_o: &'s mut [R],
-    /// The same row by row, as wide as the sums.
+    /// The same row by row, Q as it is.
     pub(crate) q_rows: &'s mut [R],
     pub(crate) grad_o_rows: &'s mut [R],
-    /// The log-sum-exp of each row, +∞ where nothing is seen; and D.
+    /// The log-sum-exp of each row in units of ln 2 and less by [`RAISE`], +∞ where nothing is seen; and D.
     pub(crate) lse: &'s mut [R],
     pub(crate) d: &'s mut [R],
 }
 
-/// Scores of a block and a panel, their gradients, and what a cap makes of those: `[BLOCK][L]` each.
+/// What powers of 2 are raised by before they are taken, and what that is undone by: P is no number's largest, and what
+/// multiplies it may be large, so that its subnormal numbers matter.
+pub(crate) const RAISE: f32 = 24.0;
+const RAISED: f32 = 1.0 / (1 << 24) as f32;
+
+/// Scores of a block, their gradients, and what a cap makes of those: `[BLOCK][PANEL]` each.
 pub(crate) struct ScoreRoom<'s, R> {
     pub(crate) p: &'s mut [R],
     pub(crate) grad: &'s mut [R],
     pub(crate) steepness: &'s mut [R],
 }
 
-/// What is summed.
-pub(crate) enum Sums<'s, R> {
-    /// Gradients of a block of K and of V.
-    Keys {
-        /// `[key][qk_width]`.
-        k: &'s mut [R],
-        /// `[key][v_width]`.
-        v: &'s mut [R],
+/// What an instruction set is asked for.
+pub(crate) struct PairJob<'w, 's, R> {
+    pub(crate) inputs: &'w Inputs<'w, R>,
+    pub(crate) task: Task<'w, 's, R>,
+}
+
+pub(crate) enum Task<'w, 's, R> {
+    /// Compute D of the queries of one head.
+    Products {
+        o: [&'w Source<'w>; 2],
+        tokens: &'w dyn Fn(usize) -> Token,
+        head: usize,
+        d: &'w mut [R],
+        room: &'w mut [R],
     },
-    /// Gradients of a tile of Q: `[row][qk_width]`.
-    Queries(&'s mut [R]),
+    /// Read the rows of a tile.
+    Rows { tile: &'w Tile<'w>, grad_o: &'w Source<'w>, rows: &'w mut RowRoom<'s, R> },
+    /// Read keys.
+    Keys { tile: &'w Tile<'w>, keys: Range<usize>, k: &'w mut [R], v: &'w mut [R] },
+    /// Sum over a tile and a block.
+    Pair(Pair<'w, 's, R>),
+    /// Turn the gradients of a tile's queries into rows.
+    Finish { sums: &'w [R], out: &'w mut [R] },
 }
 
 /// One tile, one block.
-pub(crate) struct PairJob<'w, 's, R> {
-    pub(crate) inputs: &'w Inputs<'w, R>,
-    pub(crate) tile: &'w Tile<'w, R>,
-    /// At most a block.
+pub(crate) struct Pair<'w, 's, R> {
+    pub(crate) tile: &'w Tile<'w>,
+    /// At most a block, and their numbers.
     pub(crate) keys: Range<usize>,
-    /// Those of K and of V, as wide as the sums, with room up to a multiple of 16.
     pub(crate) k: &'w [R],
     pub(crate) v: &'w [R],
     pub(crate) rows: &'w RowRoom<'s, R>,
     pub(crate) room: &'w mut ScoreRoom<'s, R>,
-    pub(crate) sums: Sums<'w, R>,
-    /// What `qk_dim` and `v_dim` were rounded up to.
-    pub(crate) widths: (usize, usize),
+    /// Gradients of the block of K and of V: `[key][qk_width]`, `[key][v_width]`.
+    pub(crate) of_keys: Option<[&'w mut [R]; 2]>,
+    /// Gradients of the tile of Q: `[qk_width][PANEL]`.
+    pub(crate) of_queries: Option<&'w mut [R]>,
 }
 
-/// The work on a pair, blocked as [`crate::attention::chunk::Chunk`] is.
-pub(crate) struct Pair<'w, 's, R, I, const L: usize, const LV: usize, const KR: usize, const RR: usize, const VV: usize>
-{
+/// A job on an instruction set, with products blocked by `MR` and `LV`.
+pub(crate) struct Backward<'w, 's, R, I, const MR: usize, const LV: usize> {
     pub(crate) job: PairJob<'w, 's, R>,
     pub(crate) isa: PhantomData<fn() -> I>,
 }
 
-impl<R: Arith, I: Vectors<R>, const L: usize, const LV: usize, const KR: usize, const RR: usize, const VV: usize> Work
-    for Pair<'_, '_, R, I, L, LV, KR, RR, VV>
-{
+impl<R: Arith, I: Turns<R>, const MR: usize, const LV: usize> Work for Backward<'_, '_, R, I, MR, LV> {
     #[inline(always)]
     fn run(self) {
-        let PairJob { inputs, tile, keys, k, v, rows, room, mut sums, widths: (qk_width, v_width) } = self.job;
-        let (qk_dim, v_dim) = (inputs.q.rows.dim, inputs.v.rows.dim);
-        let count = keys.len();
-        let padded = count.next_multiple_of(KR);
-        for index in 0..tile.rows.div_ceil(L) {
-            let panel = Panel::<R, L>::new(tile, index, keys.start, count);
-            if !panel.any {
-                continue;
-            }
-            let lanes = |dim: usize| index * dim * L..(index + 1) * dim * L;
-            let q = &rows.q[lanes(qk_dim)];
-            scores::<I, R, LV, KR>(&k[..padded * qk_width], (qk_dim, qk_width), q, room.p);
-            let p = &mut room.p[..count * L];
-            shape::<I, R, L>(inputs, &panel, p, Some(&mut room.steepness[..count * L]));
-            let picks = inputs.sight.picks();
-            if picks && !panel.pick(&inputs.sight, tile.sequence.b, keys.start, count, p) {
-                continue;
-            }
-            let grad_o = &rows.grad_o[lanes(v_dim)];
-            scores::<I, R, LV, KR>(&v[..padded * v_width], (v_dim, v_width), grad_o, room.grad);
-            let grad = &mut room.grad[..count * L];
-            let first = index * L;
-            weigh::<I, R, L>(p, grad, &rows.lse[first..first + L], &rows.d[first..first + L]);
-            if inputs.softcap.is_some() {
-                // Not where nothing is seen: the derivative of a score that is not a number must stay out.
-                let steepness = &room.steepness[..count * L];
-                for ((grad, &p), &d) in grad.iter_mut().zip(&*p).zip(steepness) {
-                    *grad = if p == R::ZERO { R::ZERO } else { *grad * d };
+        let PairJob { inputs, task } = self.job;
+        match task {
+            Task::Products { o: [o, grad_o], tokens, head, d, room } => {
+                let (x, y) = room.split_at_mut(inputs.dims.v_width);
+                for (i, d) in d.iter_mut().enumerate() {
+                    o.read(tokens(i), head, x);
+                    grad_o.read(tokens(i), head, y);
+                    *d = dot::<I, R>(x, y);
                 }
             }
-            let there = first..first + (tile.rows - first).min(L);
-            let whole = panel.all && !picks;
-            let by_key = |at| Weights { at, row: L, term: 1 };
-            match &mut sums {
-                Sums::Keys { k, v } => {
-                    let shape = (count, there.len());
-                    add::<I, R, RR, VV>(
-                        whole,
-                        by_key(p),
-                        shape,
-                        &rows.grad_o_rows[there.start * v_width..],
-                        v_width,
-                        v,
-                    );
-                    add::<I, R, RR, VV>(
-                        whole,
-                        by_key(grad),
-                        shape,
-                        &rows.q_rows[there.start * qk_width..],
-                        qk_width,
-                        k,
-                    );
+            Task::Rows { tile, grad_o, rows } => load_rows::<I, R>(inputs, tile, grad_o, rows),
+            Task::Keys { tile, keys, k, v } => {
+                let (k_ld, v_ld) = (inputs.dims.qk_ld(), inputs.dims.v_ld());
+                for (block, start) in keys.clone().step_by(BLOCK).enumerate() {
+                    let keys = start..keys.end.min(start + BLOCK);
+                    inputs.k.read_rows(tile, keys.clone(), k_ld, &mut k[block * BLOCK * k_ld..]);
+                    inputs.v.read_rows(tile, keys, v_ld, &mut v[block * BLOCK * v_ld..]);
                 }
-                Sums::Queries(q) => {
-                    let weights = Weights { at: grad, row: 1, term: L };
-                    let q = &mut q[there.start * qk_width..];
-                    add::<I, R, RR, VV>(whole, weights, (there.len(), count), k, qk_width, q);
-                }
+            }
+            Task::Pair(pair) => add_pair::<I, R, MR, LV>(inputs, pair),
+            Task::Finish { sums, out } => {
+                let (width, ld) = (inputs.dims.qk_width, inputs.dims.qk_ld());
+                turn::<I, R>((sums, PANEL), (width, PANEL), inputs.score_scale, (out, ld));
             }
         }
     }
 }
 
-/// Adds a product to sums. Unless the `whole` block is seen, weights of 0 keep what is no number out.
+/// Σ x · y in as many running sums as there are lanes.
 #[inline(always)]
-fn add<I: Vectors<R>, R: Arith, const RR: usize, const VV: usize>(
-    whole: bool,
-    weights: Weights<'_, R>,
-    (rows, terms): (usize, usize),
-    x: &[R],
-    width: usize,
-    sums: &mut [R],
-) {
-    if whole || x[..terms * width].iter().all(|x| x.is_finite()) {
-        accumulate::<I, R, RR, VV>(weights, (rows, terms), x, width, |_| R::ONE, sums);
-    } else {
-        accumulate_seen::<I, R>(weights, (rows, terms), x, width, |_| R::ONE, sums);
+fn dot<I: Isa, R: Arith>(x: &[R], y: &[R]) -> R {
+    let mut sums = [R::ZERO; LANES];
+    for (x, y) in x.as_chunks::<LANES>().0.iter().zip(y.as_chunks::<LANES>().0) {
+        for lane in 0..LANES {
+            sums[lane] = x[lane].times_plus::<I>(y[lane], sums[lane]);
+        }
     }
+    sums.into_iter().sum()
+}
+
+#[inline(always)]
+fn load_rows<I: Turns<R>, R: Arith>(
+    inputs: &Inputs<'_, R>,
+    tile: &Tile<'_>,
+    grad_o: &Source<'_>,
+    rows: &mut RowRoom<'_, R>,
+) {
+    let (dims, lanes) = (inputs.dims, tile.rows.next_multiple_of(LANES));
+    let (qk_ld, v_ld) = (dims.qk_ld(), dims.v_ld());
+    let places = rows.q_rows.chunks_exact_mut(qk_ld).zip(rows.grad_o_rows.chunks_exact_mut(v_ld));
+    for (i, (q, of_o)) in places.take(lanes).enumerate() {
+        let (q, of_o) = (&mut q[..dims.qk_width], &mut of_o[..dims.v_width]);
+        if i < tile.rows {
+            let row = tile.row(i);
+            let token = tile.sequence.query(row.query);
+            inputs.q.read(token, row.head, q);
+            grad_o.read(token, row.head, of_o);
+        } else {
+            q.fill(R::ZERO);
+            of_o.fill(R::ZERO);
+        }
+    }
+    turn::<I, R>((rows.q_rows, qk_ld), (lanes, dims.qk_width), inputs.scale, (rows.q, PANEL));
+    turn::<I, R>((rows.grad_o_rows, v_ld), (lanes, dims.v_width), R::ONE, (rows.grad_o, PANEL));
+}
+
+#[inline(always)]
+fn add_pair<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(inputs: &Inputs<'_, R>, pair: Pair<'_, '_, R>) {
+    let Pair { tile, keys, k, v, rows, room, of_keys, of_queries } = pair;
+    let dims = inputs.dims;
+    let (qk_ld, v_ld) = (dims.qk_ld(), dims.v_ld());
+    let there = tile.rows;
+    let Some(panel) = tile.panel(0..there, (keys.start, keys.end)) else { return };
+    let (count, lanes) = (panel.keys, there.next_multiple_of(LANES));
+    multiply::<I, R, MR, LV>(Product {
+        rows: count,
+        terms: dims.qk,
+        lanes,
+        a: Spread { at: k, row: qk_ld, term: 1 },
+        b: (rows.q, PANEL),
+        start: Start::Zero,
+        out: (room.p, PANEL),
+    });
+    let [p, grad, steepness] = [&mut *room.p, &mut *room.grad, &mut *room.steepness].map(|s| &mut s[..count * PANEL]);
+    shape::<I, R>(inputs, &panel, Lanes::Rows, p, Some(steepness));
+    let picks = inputs.sight.picks();
+    if picks && !panel.pick(Lanes::Rows, p) {
+        return;
+    }
+    multiply::<I, R, MR, LV>(Product {
+        rows: count,
+        terms: dims.v,
+        lanes,
+        a: Spread { at: v, row: v_ld, term: 1 },
+        b: (rows.grad_o, PANEL),
+        start: Start::Zero,
+        out: (grad, PANEL),
+    });
+    weigh::<I, R>(p, grad, rows.lse, rows.d);
+    if inputs.softcap.is_some() {
+        // Not where nothing is seen: the derivative of a score that is not a number must stay out.
+        for ((grad, &p), &d) in grad.iter_mut().zip(&*p).zip(&*steepness) {
+            *grad = if p == R::ZERO { R::ZERO } else { *grad * d };
+        }
+    }
+    let whole = panel.all && !picks;
+    if let Some([of_k, of_v]) = of_keys {
+        let terms =
+            [(&*p, &*rows.grad_o_rows, v_ld, of_v, dims.v_width), (&*grad, &*rows.q_rows, qk_ld, of_k, dims.qk_width)];
+        for (weights, x, ld, sums, width) in terms {
+            let product = Product {
+                rows: count,
+                terms: there,
+                lanes: width,
+                a: Spread { at: weights, row: PANEL, term: 1 },
+                b: (x, ld),
+                start: Start::Sums,
+                out: (sums, width),
+            };
+            add::<I, R, MR, LV>(whole || all_finite(x, (there, width), ld), product, Weight::A);
+        }
+    }
+    if let Some(of_q) = of_queries {
+        let product = Product {
+            rows: dims.qk_width,
+            terms: count,
+            lanes,
+            a: Spread { at: k, row: 1, term: qk_ld },
+            b: (grad, PANEL),
+            start: Start::Sums,
+            out: (of_q, PANEL),
+        };
+        add::<I, R, MR, LV>(whole || all_finite(k, (count, dims.qk_width), qk_ld), product, Weight::B);
+    }
+}
+
+/// Adds a product to sums; unless it is `plain`, weights of 0 keep what is no number out.
+#[inline(always)]
+fn add<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(plain: bool, product: Product<'_, R>, weight: Weight) {
+    if plain { multiply::<I, R, MR, LV>(product) } else { product_seen::<I, R>(product, weight) }
 }
 
 /// Replaces scores by P, and the gradients of P by those of the scores.
 #[inline(always)]
-fn weigh<I: Vectors<R>, R: Arith, const L: usize>(s: &mut [R], grad: &mut [R], lse: &[R], d: &[R]) {
-    let lse: &[R; L] = lse.try_into().expect("L of them");
-    let d: &[R; L] = d.try_into().expect("L of them");
-    for (s, grad) in s.chunks_exact_mut(L).zip(grad.chunks_exact_mut(L)) {
-        for lane in 0..L {
-            let p = (s[lane] - lse[lane]).exp_of::<I>();
+fn weigh<I: Isa, R: Arith>(s: &mut [R], grad: &mut [R], lse: &[R], d: &[R]) {
+    let [lse, d] = [lse, d].map(|x| x.first_chunk::<PANEL>().expect("a panel of them"));
+    for (s, grad) in s.as_chunks_mut::<PANEL>().0.iter_mut().zip(grad.as_chunks_mut::<PANEL>().0) {
+        for lane in 0..PANEL {
+            let p = (s[lane] - lse[lane]).exp2_of::<I>() * R::from_f32(RAISED);
             s[lane] = p;
             grad[lane] = if p == R::ZERO { R::ZERO } else { p * (grad[lane] - d[lane]) };
         }
     }
 }
 
-const _: () = assert!(BLOCK.is_multiple_of(16));
+const _: () = assert!(BLOCK.is_multiple_of(LANES));

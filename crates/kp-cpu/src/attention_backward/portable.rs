@@ -2,19 +2,21 @@
 //!
 //! ```text
 //! 1. D = Σ O · dO           every row; scratch of one number per query and head
-//! 2. dK, dV                 a thread takes 128 keys of a key head and walks the rows of its group that see them
-//! 3. dQ                     a thread takes up to 64 rows and walks the keys they see
+//! 2. dK, dV                 a thread takes 256 keys of a key head and walks the rows of its group that see them
+//! 3. dQ                     a thread takes 64 rows and walks the keys they see
 //! 4. dsink = −Σ exp(sink − LSE) · D        a thread takes a head
 //! ```
-//! P is computed in 2 and again in 3: cheaper than sharing sums between threads, which would lose their order.
+//! Where there are key heads enough for the threads, one takes a key head at a time and does 2 and 3 at once, keeping
+//! the sums of all its queries; otherwise P is computed in 2 and again in 3: cheaper than sharing sums between
+//! threads, which would lose their order. The order is the same either way, keys and rows ascending, and so are the bits.
 
-use super::pair::{PairJob, RowRoom, ScoreRoom, Sums};
+use super::pair::{Pair, PairJob, RAISE, RowRoom, ScoreRoom, Task};
 use crate::{
     attention::{
-        chunk::{BLOCK, COLUMNS, Inputs, load, to_panel},
+        chunk::{BLOCK, Dims, Inputs, PANEL},
         machine::{self, Compiled, Machine},
         places::{Places, Rows, Sequence, Source, lse_index},
-        plan::{self, Code, SOURCES, Tiling},
+        plan::{self, Code, SOURCES},
         sight::Tile,
     },
     kernel::{self, Output, input, optional},
@@ -29,6 +31,7 @@ use kp_hal::{
 };
 use std::{
     borrow::Cow,
+    f64::consts::LOG2_E,
     ops::Range,
     sync::{
         Arc,
@@ -82,52 +85,73 @@ impl Launch<AttentionBackward> for Code {
     }
 }
 
-/// Keys of a unit of step 2: two blocks, so that rows are loaded half as often.
-const KEYS: usize = 2 * BLOCK;
+/// Keys of a unit of step 2: so many that reading the rows again for each is a twentieth of their products, and so few
+/// that K, V and their gradients stay in the second-level cache.
+const KEYS: usize = 4 * BLOCK;
+
+/// Most bytes of gradients of queries that a thread keeps.
+const MOST_KEPT: usize = 32 << 20;
 
 /// How the work is cut.
 struct Shape<R> {
     machine: Machine<R>,
-    /// Rows of a tile.
-    tile: usize,
-    /// Tiles, and units of keys, of a sequence and key head.
+    /// Panels of rows, and units of keys, of a sequence and key head.
     tiles: usize,
     key_units: usize,
     /// Sequences times key heads.
     groups: usize,
-    /// `qk_dim` and `v_dim`, and both rounded up.
-    dims: (usize, usize),
-    widths: (usize, usize),
+    dims: Dims,
     /// Rows that have a D.
     rows: usize,
+    /// Whether a thread takes a key head at a time.
+    by_head: bool,
 }
 
 impl<R: Compiled> Shape<R> {
     fn new(code: &Code) -> Self {
-        let (spec, Tiling { machine, tile, tiles }) = (&code.spec, code.tiling());
+        let spec = &code.spec;
         let (batch, len) = spec.q_extent();
-        let dims = (spec.qk_dim as usize, spec.v_dim as usize);
+        let (dims, groups, threads) = (Dims::new(spec), spec.batch as usize * spec.kv_heads as usize, threads::count());
+        let tiles = (spec.q_len as usize * (spec.q_heads / spec.kv_heads) as usize).div_ceil(PANEL);
+        let kept = tiles.saturating_mul(PANEL * dims.qk_width * size_of::<R>());
+        let even = groups >= 4 * threads || groups.is_multiple_of(threads);
         Self {
-            machine,
-            tile,
+            machine: R::machine(code.variant),
             tiles,
             key_units: (spec.kv_len as usize).div_ceil(KEYS),
-            groups: spec.batch as usize * spec.kv_heads as usize,
+            groups,
             dims,
-            widths: (dims.0.next_multiple_of(COLUMNS), dims.1.next_multiple_of(COLUMNS)),
             rows: batch as usize * len as usize * spec.q_heads as usize,
+            by_head: even && kept <= MOST_KEPT,
         }
     }
 
-    /// Numbers that a thread needs.
-    fn room(&self) -> usize {
-        let (dims, widths) = (self.dims.0 + self.dims.1, self.widths.0 + self.widths.1);
-        // Rows both ways, with two numbers each; keys, and their sums or those of the rows; scores three times.
-        self.tile * (dims + widths + 2) + 2 * KEYS.max(self.tile) * widths + 3 * BLOCK * self.machine.lanes
+    /// Numbers of the parts of a thread's [`Room`], in its order.
+    fn room(&self) -> [usize; 14] {
+        let Dims { qk_width, v_width, .. } = self.dims;
+        let (qk_ld, v_ld) = (self.dims.qk_ld(), self.dims.v_ld());
+        let scores = BLOCK * PANEL;
+        let kept = if self.by_head { self.tiles } else { 1 };
+        [
+            PANEL * qk_width,
+            PANEL * v_width,
+            PANEL * qk_ld,
+            PANEL * v_ld,
+            PANEL,
+            PANEL,
+            scores,
+            scores,
+            scores,
+            KEYS * qk_ld,
+            KEYS * v_ld,
+            KEYS * qk_width,
+            KEYS * v_width,
+            kept * PANEL * qk_width,
+        ]
     }
 
     fn room_bytes(&self) -> usize {
-        (self.room() * size_of::<R>()).next_multiple_of(64)
+        (self.room().iter().sum::<usize>() * size_of::<R>()).next_multiple_of(64)
     }
 
     fn scratch_bytes(&self) -> u64 {
@@ -142,36 +166,24 @@ struct Room<'s, R> {
     scores: ScoreRoom<'s, R>,
     k: &'s mut [R],
     v: &'s mut [R],
-    /// Sums of width `qk_width`, and of width `v_width`.
-    qk_sums: &'s mut [R],
+    /// Gradients of a unit of keys.
+    k_sums: &'s mut [R],
     v_sums: &'s mut [R],
+    /// Gradients of one panel of queries, or of all those of a key head.
+    q_sums: &'s mut [R],
 }
 
 impl<'s, R: Compiled> Room<'s, R> {
     fn new(shape: &Shape<R>, numbers: &'s mut [R]) -> Self {
         let mut rest = numbers;
-        let mut take = |count: usize| {
-            let (front, back) = std::mem::take(&mut rest).split_at_mut(count);
-            rest = back;
-            front
-        };
-        let (tile, (qk_dim, v_dim), (qk_width, v_width)) = (shape.tile, shape.dims, shape.widths);
-        let (scores, most) = (BLOCK * shape.machine.lanes, KEYS.max(tile));
-        Self {
-            rows: RowRoom {
-                q: take(tile * qk_dim),
-                grad_o: take(tile * v_dim),
-                q_rows: take(tile * qk_width),
-                grad_o_rows: take(tile * v_width),
-                lse: take(tile),
-                d: take(tile),
-            },
-            scores: ScoreRoom { p: take(scores), grad: take(scores), steepness: take(scores) },
-            k: take(KEYS * qk_width),
-            v: take(KEYS * v_width),
-            qk_sums: take(most * qk_width),
-            v_sums: take(most * v_width),
-        }
+        let [q, grad_o, q_rows, grad_o_rows, lse, d, p, grad, steepness, k, v, k_sums, v_sums, q_sums] =
+            shape.room().map(|count| {
+                let (front, back) = std::mem::take(&mut rest).split_at_mut(count);
+                rest = back;
+                front
+            });
+        let rows = RowRoom { q, grad_o, q_rows, grad_o_rows, lse, d };
+        Self { rows, scores: ScoreRoom { p, grad, steepness }, k, v, k_sums, v_sums, q_sums }
     }
 }
 
@@ -215,8 +227,12 @@ unsafe fn run<R: Compiled>(code: &Code, scratch: &mut [u8], args: &AttentionBack
     let scratch = Output::of(scratch);
     let run = Run { spec, shape, inputs, o, grad_o, lse, sinks, places, grad_q, grad_k, grad_v, grad_sinks, scratch };
     run.products_of_rows();
-    run.keys();
-    run.queries();
+    if run.shape.by_head {
+        run.heads();
+    } else {
+        run.keys();
+        run.queries();
+    }
     run.sinks();
 }
 
@@ -259,145 +275,160 @@ impl<'a, R: Compiled> Run<'a, R> {
         numbers::get(DType::F32, self.lse, at)
     }
 
+    fn run(&self, task: Task<'_, '_, R>) {
+        (self.shape.machine.pair)(PairJob { inputs: &self.inputs, task });
+    }
+
     /// Step 1.
     fn products_of_rows(&self) {
         let heads = self.spec.q_heads as usize;
-        let width = self.shape.widths.1;
         self.each(self.spec.batch as usize * heads, |room, unit| {
             let (sequence, head) = (self.places.sequence(unit / heads), unit % heads);
-            for i in 0..sequence.q_len {
-                let token = sequence.query(i);
-                self.o.read(token, head, &mut room.v[..width]);
-                self.grad_o.read(token, head, &mut room.v_sums[..width]);
-                let product = dot(&room.v[..width], &room.v_sums[..width]);
-                let at = lse_index(self.spec, token, head);
-                // SAFETY: a row has one thread.
-                let place = unsafe { self.d(at..at + 1) };
-                place[0] = product;
+            if sequence.q_len == 0 {
+                return;
             }
+            let first = lse_index(self.spec, sequence.query(0), head);
+            // SAFETY: a row has one thread.
+            let d = unsafe { self.d(first..first + sequence.q_len) };
+            let room = &mut room.rows.grad_o[..2 * self.shape.dims.v_width];
+            self.run(Task::Products { o: [&self.o, &self.grad_o], tokens: &|i| sequence.query(i), head, d, room });
         });
     }
 
     /// Reads a tile's rows.
-    fn load(&self, tile: &Tile<'_, R>, room: &mut RowRoom<'_, R>) {
-        let Shape { machine: Machine { lanes, .. }, dims: (qk_dim, v_dim), widths: (qk_width, v_width), .. } =
-            self.shape;
-        let there = tile.rows.next_multiple_of(lanes);
-        room.q[..there * qk_dim].fill(R::ZERO);
-        room.grad_o[..there * v_dim].fill(R::ZERO);
-        room.lse[..there].fill(R::INFINITY);
-        room.d[..there].fill(R::ZERO);
-        for (i, row) in tile.rows().iter().enumerate() {
-            let token = tile.sequence.query(row.query);
-            let q = &mut room.q_rows[i * qk_width..(i + 1) * qk_width];
-            self.inputs.q.read(token, row.head, q);
-            to_panel(i, &q[..qk_dim], lanes, room.q);
-            let grad_o = &mut room.grad_o_rows[i * v_width..(i + 1) * v_width];
-            self.grad_o.read(token, row.head, grad_o);
-            to_panel(i, &grad_o[..v_dim], lanes, room.grad_o);
-            let at = lse_index(self.spec, token, row.head);
+    fn load(&self, tile: &Tile<'_>, rows: &mut RowRoom<'_, R>) {
+        self.run(Task::Rows { tile, grad_o: &self.grad_o, rows });
+        rows.lse.fill(R::INFINITY);
+        rows.d.fill(R::ZERO);
+        for (i, row) in tile.rows().enumerate() {
+            let at = lse_index(self.spec, tile.sequence.query(row.query), row.head);
             let lse = self.lse(at);
-            // exp(S − LSE) must be 0 where nothing is seen.
-            room.lse[i] = if lse == -R::INFINITY { R::INFINITY } else { lse };
+            // The power of S − LSE must be 0 where nothing is seen.
+            rows.lse[i] =
+                if lse == -R::INFINITY { R::INFINITY } else { lse * R::from_f64(LOG2_E) - R::from_f32(RAISE) };
             // SAFETY: step 1 is over.
-            room.d[i] = unsafe { self.d(at..at + 1) }[0];
+            rows.d[i] = unsafe { self.d(at..at + 1) }[0];
         }
+    }
+
+    /// Panel `place` of a sequence's rows.
+    fn tile(&self, (sequence, kv_head): (Sequence<'a>, usize), place: usize) -> Tile<'_> {
+        Tile::new(&self.inputs.sight, sequence, kv_head, place * PANEL, PANEL)
+    }
+
+    /// Steps 2 and 3 at once.
+    fn heads(&self) {
+        let Shape { tiles, key_units, groups, .. } = self.shape;
+        self.each(groups, |room, group| {
+            let group = self.group(group);
+            room.q_sums.fill(R::ZERO);
+            for unit in 0..key_units {
+                self.unit(room, group, unit, true);
+            }
+            for place in 0..tiles {
+                self.store_queries(room, &self.tile(group, place), place);
+            }
+        });
     }
 
     /// Step 2.
     fn keys(&self) {
-        let Shape { machine, tile: most, tiles, key_units, groups, dims, widths, .. } = &self.shape;
+        let Shape { key_units, groups, .. } = self.shape;
         self.each(groups * key_units, |room, unit| {
-            let (sequence, kv_head) = self.group(unit / key_units);
-            let first = unit % key_units * KEYS;
-            // Padding has gradients too: zeros. What lies between packed sequences belongs to nobody.
-            let len = if self.spec.lens == Lens::Padded { self.spec.kv_len as usize } else { sequence.kv_len };
-            if first >= len {
-                return;
-            }
-            let there = first..(first + KEYS).min(sequence.kv_len).max(first);
-            room.qk_sums[..KEYS * widths.0].fill(R::ZERO);
-            room.v_sums[..KEYS * widths.1].fill(R::ZERO);
-            let mut loaded = false;
-            for tile in 0..*tiles {
-                let tile = Tile::new(&self.inputs.sight, sequence, kv_head, tile * most, *most);
-                if tile.first.max(there.start) >= tile.end.min(there.end) {
-                    continue;
-                }
-                if !loaded {
-                    let range = (there.start, there.len());
-                    load(&self.inputs.k, &tile, range, widths.0, room.k);
-                    load(&self.inputs.v, &tile, range, widths.1, room.v);
-                    loaded = true;
-                }
-                self.load(&tile, &mut room.rows);
-                for (block, start) in there.clone().step_by(BLOCK).enumerate() {
-                    let of = |width: usize| block * BLOCK * width..(block + 1) * BLOCK * width;
-                    (machine.pair)(PairJob {
-                        inputs: &self.inputs,
-                        tile: &tile,
-                        keys: start..(start + BLOCK).min(there.end),
-                        k: &room.k[of(widths.0)],
-                        v: &room.v[of(widths.1)],
-                        rows: &room.rows,
-                        room: &mut room.scores,
-                        sums: Sums::Keys { k: &mut room.qk_sums[of(widths.0)], v: &mut room.v_sums[of(widths.1)] },
-                        widths: *widths,
-                    });
-                }
-            }
-            for (i, key) in (first..(first + KEYS).min(len)).enumerate() {
-                let token = sequence.key(key);
-                let k = &mut room.qk_sums[i * widths.0..][..dims.0];
-                k.iter_mut().for_each(|x| *x *= self.inputs.scale);
-                // SAFETY: a key has one thread.
-                unsafe {
-                    store(&Rows::k(self.spec), &self.grad_k, (token, kv_head), k);
-                    store(&Rows::v(self.spec), &self.grad_v, (token, kv_head), &room.v_sums[i * widths.1..][..dims.1]);
-                }
-            }
+            self.unit(room, self.group(unit / key_units), unit % key_units, false);
         });
+    }
+
+    /// Gradients of a unit of keys; `queries` if those of the queries are summed with them.
+    fn unit(&self, room: &mut Room<'_, R>, group: (Sequence<'a>, usize), unit: usize, queries: bool) {
+        let (sequence, kv_head) = group;
+        let Dims { qk, v, qk_width, v_width } = self.shape.dims;
+        let first = unit * KEYS;
+        // Padding has gradients too: zeros. What lies between packed sequences belongs to nobody.
+        let len = if self.spec.lens == Lens::Padded { self.spec.kv_len as usize } else { sequence.kv_len };
+        if first >= len {
+            return;
+        }
+        let there = first..(first + KEYS).min(sequence.kv_len).max(first);
+        room.k_sums.fill(R::ZERO);
+        room.v_sums.fill(R::ZERO);
+        let mut loaded = false;
+        for place in 0..self.shape.tiles {
+            let tile = self.tile(group, place);
+            if tile.first.max(there.start) >= tile.end.min(there.end) {
+                continue;
+            }
+            if !loaded {
+                self.run(Task::Keys { tile: &tile, keys: there.clone(), k: room.k, v: room.v });
+                loaded = true;
+            }
+            self.load(&tile, &mut room.rows);
+            for (block, start) in there.clone().step_by(BLOCK).enumerate() {
+                let of = |width: usize| block * BLOCK * width..(block + 1) * BLOCK * width;
+                let kept = place * PANEL * qk_width..(place + 1) * PANEL * qk_width;
+                self.run(Task::Pair(Pair {
+                    tile: &tile,
+                    keys: start..(start + BLOCK).min(there.end),
+                    k: &room.k[of(self.shape.dims.qk_ld())],
+                    v: &room.v[of(self.shape.dims.v_ld())],
+                    rows: &room.rows,
+                    room: &mut room.scores,
+                    of_keys: Some([&mut room.k_sums[of(qk_width)], &mut room.v_sums[of(v_width)]]),
+                    of_queries: queries.then(|| &mut room.q_sums[kept]),
+                }));
+            }
+        }
+        for (i, key) in (first..(first + KEYS).min(len)).enumerate() {
+            let place = (sequence.key(key), kv_head);
+            let k = &mut room.k_sums[i * qk_width..][..qk];
+            k.iter_mut().for_each(|x| *x *= self.inputs.score_scale);
+            // SAFETY: a key has one thread.
+            unsafe {
+                store(&Rows::k(self.spec), &self.grad_k, place, k);
+                store(&Rows::v(self.spec), &self.grad_v, place, &room.v_sums[i * v_width..][..v]);
+            }
+        }
     }
 
     /// Step 3.
     fn queries(&self) {
-        let Shape { machine, tile: most, tiles, groups, dims, widths, .. } = &self.shape;
+        let Shape { tiles, groups, .. } = self.shape;
         self.each(groups * tiles, |room, unit| {
-            let (sequence, kv_head) = self.group(unit / tiles);
             // Under a causal mask the last queries see most.
-            let from = (tiles - 1 - unit % tiles) * most;
-            let tile = Tile::new(&self.inputs.sight, sequence, kv_head, from, *most);
+            let tile = self.tile(self.group(unit / tiles), tiles - 1 - unit % tiles);
             if tile.rows == 0 {
                 return;
             }
             self.load(&tile, &mut room.rows);
-            room.qk_sums[..tile.rows * widths.0].fill(R::ZERO);
-            let mut start = tile.first / BLOCK * BLOCK;
-            while start < tile.end {
+            room.q_sums.fill(R::ZERO);
+            for start in (tile.first / BLOCK * BLOCK..tile.end).step_by(BLOCK) {
                 let keys = start..(start + BLOCK).min(tile.end);
-                load(&self.inputs.k, &tile, (start, keys.len()), widths.0, room.k);
-                load(&self.inputs.v, &tile, (start, keys.len()), widths.1, room.v);
-                (machine.pair)(PairJob {
-                    inputs: &self.inputs,
+                self.run(Task::Keys { tile: &tile, keys: keys.clone(), k: room.k, v: room.v });
+                self.run(Task::Pair(Pair {
                     tile: &tile,
                     keys,
-                    k: &room.k[..BLOCK * widths.0],
-                    v: &room.v[..BLOCK * widths.1],
+                    k: room.k,
+                    v: room.v,
                     rows: &room.rows,
                     room: &mut room.scores,
-                    sums: Sums::Queries(&mut room.qk_sums[..tile.rows * widths.0]),
-                    widths: *widths,
-                });
-                start += BLOCK;
+                    of_keys: None,
+                    of_queries: Some(&mut *room.q_sums),
+                }));
             }
-            for (row, sums) in tile.rows().iter().zip(room.qk_sums.chunks_exact_mut(widths.0)) {
-                let sums = &mut sums[..dims.0];
-                sums.iter_mut().for_each(|x| *x *= self.inputs.scale);
-                let token = sequence.query(row.query);
-                // SAFETY: a row has one thread.
-                unsafe { store(&Rows::q(self.spec), &self.grad_q, (token, row.head), sums) };
-            }
+            self.store_queries(room, &tile, 0);
         });
+    }
+
+    /// Writes the gradients of a tile, which are at panel `place` of those kept.
+    fn store_queries(&self, room: &mut Room<'_, R>, tile: &Tile<'_>, place: usize) {
+        let Dims { qk, qk_width, .. } = self.shape.dims;
+        let sums = &room.q_sums[place * PANEL * qk_width..(place + 1) * PANEL * qk_width];
+        self.run(Task::Finish { sums, out: room.k });
+        for (row, sums) in tile.rows().zip(room.k.chunks_exact(self.shape.dims.qk_ld())) {
+            let place = (tile.sequence.query(row.query), row.head);
+            // SAFETY: a row has one thread.
+            unsafe { store(&Rows::q(self.spec), &self.grad_q, place, &sums[..qk]) };
+        }
     }
 
     /// Step 4.
@@ -444,13 +475,4 @@ unsafe fn store<R: Compiled>(rows: &Rows, out: &Output<'_>, (token, head): ((usi
     // SAFETY: the caller's promise.
     let place = unsafe { out.part(first..first + (rows.dim * bits).div_ceil(8)) };
     numbers::write(rows.dtype, x, place, 0, Overflow::Saturate);
-}
-
-/// Σ x · y in sixteen running sums.
-fn dot<R: Compiled>(x: &[R], y: &[R]) -> R {
-    let mut sums = [R::ZERO; 16];
-    for (x, y) in x.chunks(16).zip(y.chunks(16)) {
-        sums.iter_mut().zip(x.iter().zip(y)).for_each(|(sum, (&x, &y))| *sum += x * y);
-    }
-    sums.into_iter().sum()
 }

@@ -7,6 +7,10 @@ pub(crate) trait Arith: Real {
     /// eˣ within 2 units of the last place. Exactly 1 of 0; NaN stays NaN.
     fn exp_of<I: Isa>(self) -> Self;
 
+    /// 2ˣ for x < 128 within 3 units of the last place. Exactly 1 of 0; 0 below the exponent of the smallest normal
+    /// number; NaN stays NaN.
+    fn exp2_of<I: Isa>(self) -> Self;
+
     /// tanh(x) within 4 units of the last place. NaN stays NaN.
     fn tanh_of<I: Isa>(self) -> Self;
 
@@ -27,6 +31,11 @@ impl Arith for f64 {
     #[inline(always)]
     fn exp_of<I: Isa>(self) -> Self {
         self.exp()
+    }
+
+    #[inline(always)]
+    fn exp2_of<I: Isa>(self) -> Self {
+        (self * std::f64::consts::LN_2).exp()
     }
 
     #[inline(always)]
@@ -67,6 +76,20 @@ impl Arith for f32 {
             // NaN, or past the largest.
             self + f32::INFINITY
         }
+    }
+
+    /// x = n + r with |r| ≤ ½, then 2ˣ = 2ⁿ · (1 + r · p(r)); p is the minimax polynomial.
+    #[inline(always)]
+    fn exp2_of<I: Isa>(self) -> Self {
+        // Added, it rounds to a whole number, and that plus the exponent's bias is in the low bits.
+        const ROUND: f32 = 12_582_912.0 + 127.0;
+        // 2⁻¹²⁷ has the exponent field of 0, and is taken for that.
+        let x = if self < -127.0 { -127.0 } else { self };
+        let rounded = x + ROUND;
+        let r = x - (rounded - ROUND);
+        let p = poly::<I>(r, [std::f32::consts::LN_2, 0.240_222_83, 0.055_505_592, 0.009_669_661, 0.001_330_02]);
+        // A product, so that NaN is not mistaken for the number its bits would be with another exponent.
+        r.times_plus::<I>(p, 1.0) * f32::from_bits(rounded.to_bits() << 23)
     }
 
     /// An odd polynomial where x is small, 1 − 2 / (e²ˣ + 1) where that loses nothing.
@@ -123,6 +146,20 @@ mod tests {
         assert_eq!(f32::NEG_INFINITY.exp_of::<Baseline>(), 0.0);
         assert_eq!(f32::INFINITY.exp_of::<Baseline>(), f32::INFINITY);
         assert!(f32::NAN.exp_of::<Baseline>().is_nan());
+    }
+
+    #[test]
+    fn powers_of_two_are_within_three_units() {
+        let worst = numbers()
+            .filter(|x| (-126.0..127.0).contains(x))
+            .map(|x| ulps(x.exp2_of::<Baseline>(), f64::from(x).exp2()))
+            .fold(0.0, f64::max);
+        assert!(worst <= 3.0, "{worst}");
+        assert_eq!(0.0_f32.exp2_of::<Baseline>(), 1.0);
+        assert_eq!((-1e30_f32).exp2_of::<Baseline>(), 0.0);
+        assert_eq!(f32::NEG_INFINITY.exp2_of::<Baseline>(), 0.0);
+        assert!(f32::from_bits(0xffff_ffff).exp2_of::<Baseline>().is_nan());
+        assert_eq!((-10.0_f64).exp2_of::<Baseline>(), 2.0_f64.powi(-10));
     }
 
     #[test]
