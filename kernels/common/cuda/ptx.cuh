@@ -79,6 +79,10 @@ KP_FN void mbarrier_arrive_at(u32 bar, u32 rank) {
 KP_FN void mbarrier_expect(u32 bar, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
+// Makes the phase wait for `bytes` more of copies; does not arrive.
+KP_FN void mbarrier_expect_more(u32 bar, u32 bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
 KP_FN bool mbarrier_try_wait(u32 bar, u32 parity) {
     u32 done;
     asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
@@ -113,6 +117,12 @@ KP_FN void load_box_multicast(u32 smem, const TensorMap *map, u32 bar, i32 x, i3
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
                  " [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(smem),
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(blocks), "l"(keep)
+                 : "memory");
+}
+// Copies consecutive bytes to `smem`, counted by `bar`; both addresses and `bytes` are multiples of 16.
+KP_FN void load_bulk(u32 smem, const void *from, u32 bytes, u32 bar) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem), "l"(from),
+                 "r"(bytes), "r"(bar)
                  : "memory");
 }
 // Copies `smem` to the box at (x, y, z); what lies outside of the tensor is left out. Belongs to the thread's open bulk group.

@@ -4,7 +4,7 @@
 // f32's, whatever the matrix unit keeps. The same skeleton without scales multiplies 16-bit groups. It serves plain, batched and
 // grouped products; the sources that include it say which by defines.
 //
-//     block of threads      warpgroup 0: warp 0 copies tiles of A and B (TMA), warp 1 copies scales (cp.async)
+//     block of threads      warpgroup 0: warp 0 copies tiles of A and B (TMA), warp 1 or 2 copies scales (in bulk, or one by one)
 //                           warpgroups 1 to CONSUMERS: each computes slabs of 64 rows: slab w · CONSUMERS + its number, w < WAVES
 //     one scales its block while the other's wgmma runs, so there are two as soon as BM is 128
 //
@@ -52,7 +52,8 @@
 #define CLUSTER_K 1
 #endif
 
-/// What a launch is told beside its tensor maps. Strides count elements.
+/// What a launch is told beside its tensor maps. Strides count elements. Scales of rows come fastest in the outer layout, aligned to 16
+/// bytes: then one bulk copy per stage brings them, while copies of single numbers keep the tensor cores from shared memory.
 struct Args {
     const float *a_scale, *b_scale; ///< scale of block (row, kb) of batch z: [z · batch + row · row_stride + kb · k_stride]
     i64 a_scale_batch, b_scale_batch;
@@ -91,13 +92,14 @@ constexpr int STORE = gcd(COLUMNS, 128 / OUT_BYTES);
 
 static_assert(BM == 64 || BM == 128 || BM == 192 || BM == 256, "slabs of 64 rows for one to three consumers");
 static_assert(BN % 8 == 0 && BN <= 256 && BM % CLUSTER_N == 0 && BM / CLUSTER_N % 8 == 0 && BN / CLUSTER_M % 8 == 0, "swizzle atoms have 8 rows");
+static_assert(A_SCALE <= 1, "A is scaled per row or not at all");
 static_assert(CLUSTER == CLUSTER_M || CLUSTER == CLUSTER_N || (CLUSTER == CLUSTER_K && GROUPING == 0), "a cluster has one purpose");
 static_assert(COLUMNS % 8 == 0 && BM * BN * 4 <= STAGES * (BM + BN) * 128, "sums are exchanged through the stages");
 
 // Scales of a stage: A's, then B's. Columns with one scale in common form zones: n0 is a multiple of BN, so a block of 128 can only
-// begin at a multiple of gcd(BN, 128) within the tile.
+// begin at a multiple of gcd(BN, 128) within the tile. In bulk, A's begin up to 3 rows before the tile.
 constexpr int ZONE = B_SCALE == 1 ? BN : gcd(BN, 128);
-constexpr int A_SCALES = A_SCALE == 0 ? 0 : A_SCALE == 1 ? BM : (BM / 64 + 3) / 4 * 4;
+constexpr int A_SCALES = A_SCALE == 0 ? 0 : BM + 4;
 constexpr int B_SCALES = B_SCALE == 0 ? 0 : B_SCALE == 1 ? BN : (BN / ZONE + 3) / 4 * 4;
 
 // --- Shared memory
@@ -242,6 +244,50 @@ KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args
 KP_FN void copy_scale(u32 smem, const float *from, bool there) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(from), "r"(there ? 4 : 0) : "memory");
 }
+// Arrives when this lane's copies of single scales are there.
+KP_FN void arrive_with_copies(u32 bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory"); }
+
+// Whether an operand's scales of one block of k lie one after the other, from a multiple of 16 bytes on.
+KP_FN bool in_bulk(const float *scales, u32 row, u32 k, i64 batch) {
+    return row == 1 && (u64)scales % 16 == 0 && k % 4 == 0 && batch % 4 == 0;
+}
+// Small tiles wait for their operands, not for shared memory: they are no faster with bulk copies.
+KP_FN bool in_bulk(const Args &args) {
+    return BM > 64 && in_bulk(args.a_scale, args.a_scale_row, args.a_scale_k, args.a_scale_batch) &&
+           (B_SCALE != 1 || in_bulk(args.b_scale, args.b_scale_row, args.b_scale_k, args.b_scale_batch));
+}
+// Lanes that copy scales, each of which arrives at a stage's barrier.
+constexpr u32 BULK_LANES = B_SCALE == 1 ? 1 : BN / ZONE;
+KP_FN u32 scale_lanes(const Args &args) { return in_bulk(args) ? BULK_LANES : 32; }
+
+// Scales of rows in one copy each for A and B. Scales of zones one by one, a lane for each.
+KP_FN void load_scales_in_bulk(const Args &args, Stages s) {
+    const Blocks blocks(args.k);
+    Schedule schedule(args);
+    Tile t;
+    while (schedule.next(t)) {
+        if (ptx::lane() < BULK_LANES) {
+            // From a multiple of 4 rows on, and no further than the scales of this block of k go.
+            const i32 row = t.row & ~3, col = t.col + ptx::lane() * ZONE;
+            const u32 a_bytes = ptx::lane() == 0 && t.rows > 0 ? 4 * min(BM + 4, (i32)args.a_scale_k - row) : 0;
+            const u32 b_bytes = B_SCALE == 1 && col < args.n ? 4 * min(BN, (i32)args.b_scale_k - col) : 0;
+            const bool there = col < args.n;
+            const float *a = args.a_scale + t.batch * args.a_scale_batch + (u64)blocks.begin * args.a_scale_k + row;
+            const float *b = args.b_scale + t.group * args.b_scale_batch + (u64)blocks.begin * args.b_scale_k +
+                             (there ? (u64)(u32)(col / B_SCALE) * args.b_scale_row : 0);
+            for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+                s.wait_empty();
+                const u32 full = s.full(), smem = s.scales();
+                if (a_bytes + b_bytes) ptx::mbarrier_expect_more(full, a_bytes + b_bytes);
+                if (a_bytes) ptx::load_bulk(smem, a, a_bytes, full);
+                if (b_bytes) ptx::load_bulk(smem + A_SCALES * 4, b, b_bytes, full);
+                if (B_SCALE != 1) copy_scale(smem + (A_SCALES + ptx::lane()) * 4, b, there);
+                arrive_with_copies(full);
+            }
+        }
+        __syncwarp();
+    }
+}
 
 // `COUNT` scales of one operand, one every `EVERY` of its rows, from row `row` on, of which `rows` exist.
 template <int COUNT, int EVERY, int SHARED_BY> KP_FN void copy_scales(u32 smem, const float *block, u32 stride, i32 row, i32 rows) {
@@ -253,6 +299,7 @@ template <int COUNT, int EVERY, int SHARED_BY> KP_FN void copy_scales(u32 smem, 
     }
 }
 
+// Scales in any layout, all of them one by one.
 KP_FN void load_scales(const Args &args, Stages s) {
     const Blocks blocks(args.k);
     Schedule schedule(args);
@@ -262,15 +309,16 @@ KP_FN void load_scales(const Args &args, Stages s) {
         const float *b = args.b_scale + t.group * args.b_scale_batch + (u64)blocks.begin * args.b_scale_k;
         for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
             s.wait_empty();
-            copy_scales<A_SCALE == 1 ? BM : BM / 64, A_SCALE == 1 ? 1 : 64, A_SCALE>(s.scales(), a, args.a_scale_row, t.row, t.rows);
+            copy_scales<BM, 1, 1>(s.scales(), a, args.a_scale_row, t.row, t.rows);
             copy_scales<B_SCALE == 1 ? BN : BN / ZONE, B_SCALE == 1 ? 1 : ZONE, B_SCALE>(s.scales() + A_SCALES * 4, b, args.b_scale_row, t.col,
                                                                                         args.n - t.col);
-            // Arrives when this lane's copies are there; the barrier counts all 32.
-            asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(s.full()) : "memory");
+            arrive_with_copies(s.full());
         }
     }
 }
-
+#else
+KP_FN bool in_bulk(const Args &) { return false; }
+KP_FN u32 scale_lanes(const Args &) { return 0; }
 #endif
 
 // --- Compute
@@ -279,6 +327,10 @@ KP_FN float load_shared(u32 at) {
     float x;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
     return x;
+}
+
+KP_FN void load_shared(float &x, float &y, u32 at) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory");
 }
 
 // Where this thread stands among the consumers.
@@ -303,58 +355,75 @@ KP_FN void multiply(float (&d)[BN / 2], u32 a, u32 b, u32 accumulate) {
     for (int k = 0; k < BK / STEP; k++) Wgmma<BN>::mma<TYPE>(d, da + 2 * k, db + 2 * k, k > 0 || accumulate);
 }
 
+// Where consumers find a tile's scales, and what else its sums are multiplied by.
+struct Scaling {
+    u32 shift; // of the tile's first row, in A's scales of a stage
+    float alpha;
+};
+
 #if A_SCALE
-// A thread's scales of one block of k, read before its wgmmas start.
+// A thread's scales of one block of k.
 struct Scales {
-    float a[WAVES][2];
-    float b[B_SCALE == 1 ? BN / 4 : BN / ZONE];
+    static constexpr int FACTORS = B_SCALE == 1 ? 1 : BN / ZONE;
+    float a[WAVES][2][FACTORS]; // with alpha, and B's if it has one for many columns
+    float b[B_SCALE == 1 ? BN / 4 : 1];
+    float both[B_SCALE == 1 ? BN / 2 : 1]; // of each sum of the slab at hand
 
     KP_FN Scales() {}
-    KP_FN Scales(u32 at, const Consumer &me) {
+    KP_FN Scales(const Stages &s, const Scaling &scaling, const Consumer &me) {
+        const u32 a_at = s.scales() + 4 * scaling.shift, b_at = s.scales() + 4 * A_SCALES;
+        float factors[FACTORS] = {scaling.alpha};
+        if constexpr (B_SCALE == 1) {
+#pragma unroll
+            for (int i = 0; i < BN / 4; i += 2) load_shared(b[i], b[i + 1], b_at + 4 * (i / 2 * 8 + me.lane % 4 * 2));
+        } else {
+#pragma unroll
+            for (int i = 0; i < FACTORS; i++) factors[i] = scaling.alpha * load_shared(b_at + 4 * i);
+        }
 #pragma unroll
         for (int w = 0; w < WAVES; w++) {
 #pragma unroll
-            for (int h = 0; h < 2; h++) a[w][h] = load_shared(at + 4 * (A_SCALE == 1 ? me.row(w) + 8 * h : me.slab(w)));
-        }
+            for (int h = 0; h < 2; h++) {
+                const float row = load_shared(a_at + 4 * (me.row(w) + 8 * h));
 #pragma unroll
-        for (int i = 0; i < (int)(sizeof(b) / 4); i++) {
-            b[i] = load_shared(at + 4 * (A_SCALES + (B_SCALE == 1 ? i / 2 * 8 + me.lane % 4 * 2 + i % 2 : i)));
+                for (int i = 0; i < FACTORS; i++) a[w][h][i] = row * factors[i];
+            }
+        }
+    }
+    // Works out what slab `w` is multiplied by; volatile, to be done while its products run and not after them.
+    KP_FN void prepare(int w) {
+        if constexpr (B_SCALE == 1) {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) {
+                asm volatile("mul.rn.f32 %0, %1, %2;" : "=f"(both[i]) : "f"(a[w][i / 2 % 2][0]), "f"(b[i / 4 * 2 + i % 2]));
+            }
         }
     }
     // total += scaled block
     KP_FN void add(float (&total)[BN / 2], const float (&block)[BN / 2], int w) const {
-        if constexpr (B_SCALE == 1) {
 #pragma unroll
-            for (int i = 0; i < BN / 2; i++) total[i] += a[w][i / 2 % 2] * (b[i / 4 * 2 + i % 2] * block[i]);
-        } else {
-#pragma unroll
-            for (int i = 0; i < BN / 2; i++) total[i] += a[w][i / 2 % 2] * b[i / (ZONE / 2)] * block[i];
+        for (int i = 0; i < BN / 2; i++) {
+            if constexpr (B_SCALE == 1) total[i] += both[i] * block[i];
+            else total[i] += a[w][i / 2 % 2][i / (ZONE / 2)] * block[i];
         }
     }
 };
 
-// Warpgroup 1 begins a tile when warpgroup 0 has its first products, so that one scales while the other multiplies. On an H200 the two find
-// such a rhythm by themselves: times with and without this differ by no more than they vary.
-KP_FN void stagger(const Consumer &me) {
-    if (CONSUMERS != 2 || AHEAD) return;
-    if (me.number == 0) ptx::arrive_threads(1, 256);
-    else ptx::sync_threads(1, 256);
-}
-
 #if AHEAD
 // The next block's products are issued before this block's are scaled: each warpgroup keeps the tensor cores busy by itself, for the
 // registers of a second block.
-KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Consumer &me) {
+KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Scaling &scaling, const Consumer &me) {
     static_assert(WAVES == 1, "registers for two blocks");
     float block[2][BN / 2];
     Scales scales[2];
     Stages before = s;
     const auto issue = [&](float (&block)[BN / 2], Scales &scales) {
         s.wait_full();
-        scales = Scales(s.scales(), me);
+        scales = Scales(s, scaling, me);
         wgmma::fence();
         multiply(block, s.a() + me.slab(0) * 64 * 128, s.b(), 0);
         wgmma::commit();
+        scales.prepare(0);
         s.advance();
     };
     const auto finish = [&](float (&block)[BN / 2], const Scales &scales) {
@@ -385,32 +454,35 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &
     }
 }
 #else
-KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Consumer &me) {
+// Between a block's products and the next one's nothing is done but scaling: what else there is, is done while products run.
+KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Scaling &scaling, const Consumer &me) {
     float block[BN / 2];
-    if (me.number == 1) stagger(me);
-    for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) {
-        s.wait_full();
-        const Scales scales(s.scales(), me);
+    Scales scales;
+    s.wait_full();
+    for (i32 kb = blocks.begin; kb < blocks.end; kb++) {
+        Stages next = s;
+        next.advance();
 #pragma unroll
         for (int w = 0; w < WAVES; w++) {
             wgmma::pin(block);
             wgmma::fence();
             multiply(block, s.a() + me.slab(w) * 64 * 128, s.b(), 0);
             wgmma::commit();
+            if (w == 0) scales = Scales(s, scaling, me);
+            scales.prepare(w);
+            if (w == WAVES - 1 && kb + 1 < blocks.end) next.wait_full();
             wgmma::wait<0>();
             wgmma::pin(block);
             if (w == WAVES - 1) release(s, me);
-            if (w == 0 && kb == blocks.begin && me.number == 0) stagger(me);
             scales.add(total[w], block, w);
         }
+        s = next;
     }
 }
 #endif
 #else
-KP_FN void stagger(const Consumer &) {}
-
 // One group of wgmmas stays in flight while the next one is issued; a stage is given back one block later.
-KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Consumer &me) {
+KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Scaling &, const Consumer &me) {
     Stages before = s;
     for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) {
         s.wait_full();
@@ -537,31 +609,32 @@ KP_FN void store_rows(u32 smem, const Args &args, i32 batch, i32 row, i32 rows, 
     }
 }
 
-// Each warp stores its own rows, box after box, and waits for none of the others.
+// Each warp stores its own rows and waits for none of the others. It writes BOXES boxes, and one fence hands them all to the copy engine.
 KP_FN void store(const float (&total)[WAVES][COLUMNS / 2], u32 base, const TensorMap &d_map, const Args &args, const Tile &t, const Consumer &me) {
+    constexpr int ALL = WAVES * (COLUMNS / STORE);
     const u32 mine = base + D_AT + (me.number * 4 + me.warp) * (BOXES * BOX_BYTES);
 #pragma unroll
-    for (int i = 0; i < WAVES * (COLUMNS / STORE); i++) {
-        const int w = i / (COLUMNS / STORE), box = i % (COLUMNS / STORE);
-        const i32 at = me.slab(w) * 64 + me.warp * 16, rows = t.rows - at, col = t.col + box * STORE;
-        if (rows <= 0) break;
-        // Every box of a tile commits one bulk group, so the one that had this memory before is BOXES groups back.
-        const u32 smem = mine + i % BOXES * BOX_BYTES;
-        if (me.lane == 0) {
-            if (i < BOXES) ptx::store_wait_read<0>();
-            else ptx::store_wait_read<BOXES - 1>();
-        }
+    for (int first = 0; first < ALL; first += BOXES) {
+        if (me.lane == 0) ptx::store_wait_read<0>();
         __syncwarp();
-        stage_box(smem, total[w], box, args.alpha, me);
-        // A box may not reach into rows that belong to others.
-        const bool copies = args.d_copies && (GROUPING == 0 || rows >= 16);
-        if (copies) ptx::fence_async_shared();
-        __syncwarp();
-        if (!copies) store_rows(smem, args, t.batch, t.row + at, rows, col, me);
-        if (me.lane == 0) {
-            if (copies && col < args.n) ptx::store_box(&d_map, smem, col, t.row + at, t.batch);
-            ptx::store_commit();
+#pragma unroll
+        for (int i = first; i < first + BOXES && i < ALL; i++) {
+            stage_box(mine + (i - first) * BOX_BYTES, total[i / (COLUMNS / STORE)], i % (COLUMNS / STORE), SCALED ? 1.f : args.alpha, me);
         }
+        if (args.d_copies) ptx::fence_async_shared();
+        __syncwarp();
+#pragma unroll
+        for (int i = first; i < first + BOXES && i < ALL; i++) {
+            const u32 smem = mine + (i - first) * BOX_BYTES;
+            const i32 at = me.slab(i / (COLUMNS / STORE)) * 64 + me.warp * 16, rows = t.rows - at, col = t.col + i % (COLUMNS / STORE) * STORE;
+            if (rows <= 0 || col >= args.n) continue;
+            // A box may not reach into rows that belong to others.
+            if (!args.d_copies || (GROUPING != 0 && rows < 16)) store_rows(smem, args, t.batch, t.row + at, rows, col, me);
+            else if (me.lane == 0) ptx::store_box(&d_map, smem, col, t.row + at, t.batch);
+        }
+        if (me.lane == 0) ptx::store_commit();
+        // What was read from shared memory is not overwritten.
+        if (!args.d_copies || GROUPING != 0) __syncwarp();
     }
 }
 
@@ -572,7 +645,6 @@ KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 numbe
     Tile t;
     while (schedule.next(t)) {
         if (CLUSTER_K == 1 && ((i32)me.slab(0) * 64 >= t.rows || t.col >= args.n)) {
-            if (me.number == 1 && t.rows > 0 && t.col < args.n) stagger(me);
             for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) s.wait_full(), __syncwarp(), release(s, me);
             continue;
         }
@@ -582,7 +654,8 @@ KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 numbe
 #pragma unroll
             for (int i = 0; i < BN / 2; i++) total[w][i] = 0.f;
         }
-        if (blocks.begin < blocks.end) compute(total, blocks, s, me);
+        const Scaling scaling = {in_bulk(args) ? (u32)t.row % 4 : 0, args.alpha};
+        if (blocks.begin < blocks.end) compute(total, blocks, s, scaling, me);
 #if CLUSTER_K > 1
         float mine[WAVES][COLUMNS / 2];
         exchange(mine, total, s.base, me);
@@ -608,7 +681,7 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
     if (warp == 0 && ptx::elect()) {
         ptx::prefetch_map(&a_map), ptx::prefetch_map(&b_map), ptx::prefetch_map(&d_map);
         for (Stages i = s; i.parity == 0; i.advance()) {
-            ptx::mbarrier_init(i.full(), SCALED ? 33 : 1);
+            ptx::mbarrier_init(i.full(), 1 + scale_lanes(args));
             ptx::mbarrier_init(i.empty(), CONSUMERS * 4 * SHARING);
         }
         ptx::mbarrier_init_fence();
@@ -618,15 +691,16 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
     ptx::wait_for_previous_kernel();
 
     if (warp < 4) {
-        ptx::give_registers<CONSUMERS == 3 ? 32 : 40>();
+        ptx::give_registers<56>();
         if (warp == 0) load_tiles(a_map, b_map, args, s);
 #if A_SCALE
-        if (warp == 1) load_scales(args, s);
+        if (warp == 1 && !in_bulk(args)) load_scales(args, s);
+        if (warp == 2 && in_bulk(args)) load_scales_in_bulk(args, s);
 #endif
         // As often as the consumers.
         if (CLUSTER_K > 1) ptx::cluster_sync(), ptx::cluster_sync();
     } else {
-        ptx::take_registers<CONSUMERS == 3 ? 160 : 232>();
+        ptx::take_registers<CONSUMERS == 3 ? 152 : CONSUMERS == 2 ? 224 : 232>();
         consume(d_map, args, s, warp / 4 - 1);
     }
     ptx::allow_next_kernel();

@@ -155,8 +155,9 @@ impl Family {
         let zone = gcd(tile.n, 128);
         let (a_scales, b_scales) = match self.scales {
             None => (0, 0),
-            Some((_, 1)) => (tile.m, tile.n),
-            Some(_) => (tile.m, (tile.n / zone).next_multiple_of(4)),
+            // A bulk copy of A's begins at a multiple of four rows.
+            Some((_, 1)) => (tile.m + 4, tile.n),
+            Some(_) => (tile.m + 4, (tile.n / zone).next_multiple_of(4)),
         };
         let bytes = tile.stages * ((tile.m + tile.n) * 128 + (a_scales + b_scales) * 4)
             + tile.consumers() * 4 * tile.boxes * box_bytes;
