@@ -140,7 +140,7 @@ struct Config {
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
     // Registers per thread of the copying warpgroup and of two multiplying ones; their sum is what the launch gave all. One alone has enough.
     static constexpr bool TRADES = WARPGROUPS > 1;
-    static constexpr int LAUNCHED = 65536 / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS), COPYING = 40;
+    static constexpr int LAUNCHED = 65536 / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS), COPYING = (MI + (PROMOTE > 0)) * WN < 256 ? 56 : 40;
     static constexpr int MULTIPLYING = (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 < 248 ? (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 : 248;
 
     static_assert(KP_RESIDENT == 1 || WARPGROUPS == 1, "only small blocks share a multiprocessor");

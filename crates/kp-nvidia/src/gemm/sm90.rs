@@ -115,8 +115,10 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
             && boxes
             && tile.resident * (shared + if tile.resident > 1 { 1024 } else { 0 }) <= caps.shared_bytes
             && (!promotes(spec) || tile.holds_two_sums() && !tile.ping_pong)
-            // Beside more sums than these there is no room for the scales of rows and columns: they would spill.
-            && (spec.a.format.scheme != Scheme::Row || tile.sums() <= 160)
+            // Beside more sums than these there is no room for the scales of rows and columns: they would spill, and of two in turn
+            // without a cluster too.
+            && (spec.a.format.scheme != Scheme::Row
+                || tile.sums() <= 160 && (!tile.ping_pong || tile.cluster_blocks() > 1))
             && (plain || choice.general)
             && (p.repro() != Repro::BatchInvariant || choice.stream == Stream::No && tile.cluster_k == 1)
             && choice.cut(spec, resident).is_some()
