@@ -22,11 +22,13 @@ static SOURCE: Source = source!(
 );
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 4] = [
+const TILES: [Tile; 6] = [
     tile(128, 128, 4, (1, 2), 2),
     tile(128, 112, 5, (2, 1), 2),
     tile(64, 128, 8, (1, 1), 2),
     tile(64, 64, 8, (1, 2), 1),
+    tile(128, 128, 5, (1, 2), 2),
+    tile(128, 128, 5, (1, 1), 2),
 ];
 
 /// What it is made of.

@@ -22,7 +22,7 @@ static SOURCE: Source = source!(
 );
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 22] = [
+const TILES: [Tile; 24] = [
     tile(128, 192, 4, (2, 1), 3),
     tile(128, 192, 5, (2, 1), 1),
     tile(256, 128, 4, (1, 2), 1),
@@ -45,6 +45,8 @@ const TILES: [Tile; 22] = [
     ahead(64, 96, 9, 1),
     ahead(64, 64, 12, 1),
     ahead(64, 32, 16, 1),
+    tile(128, 192, 4, (1, 1), 3),
+    ahead(128, 128, 5, 2),
 ];
 
 /// What it is made of.

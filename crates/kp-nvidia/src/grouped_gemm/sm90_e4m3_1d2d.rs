@@ -5,7 +5,7 @@
 
 use crate::{
     compile::{Listed, Source, source},
-    gemm::blocks::{Family, Tile, tile},
+    gemm::blocks::{Family, Tile, ahead, tile},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant,
@@ -25,7 +25,7 @@ static SOURCE: Source = source!(
 );
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 7] = [
+const TILES: [Tile; 11] = [
     tile(256, 128, 4, (1, 2), 1),
     tile(256, 128, 3, (1, 2), 4),
     tile(128, 192, 4, (1, 2), 3),
@@ -33,6 +33,10 @@ const TILES: [Tile; 7] = [
     tile(128, 128, 5, (1, 2), 2),
     tile(64, 128, 8, (1, 1), 2),
     tile(64, 64, 12, (1, 1), 1),
+    tile(192, 128, 4, (1, 1), 2),
+    tile(128, 192, 4, (1, 1), 3),
+    ahead(64, 128, 8, 2),
+    ahead(64, 64, 12, 1),
 ];
 
 /// What it is made of.
