@@ -130,6 +130,15 @@ impl<'a, T> Disjoint<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.first.add(range.start), range.len()) }
     }
 
+    /// Where elements `range` lie, for writes that are not runs. They may be accessed as the parts of [`Self::part`] may.
+    ///
+    /// # Panics
+    /// If `range` leaves the elements.
+    pub(crate) fn pointer(&self, range: std::ops::Range<usize>) -> *mut T {
+        self.check(&range);
+        self.first.wrapping_add(range.start)
+    }
+
     /// Elements `range`, to read.
     ///
     /// # Safety

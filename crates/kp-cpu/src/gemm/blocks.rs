@@ -1,126 +1,94 @@
-//! Products in blocks, from packed panels.
+//! Products in blocks that fit the caches.
 //!
 //! ```text
-//!            n ─▶  panels of NR columns            a tile: some panels × some rows
-//!          ┌──┬──┬──┬──┐                         ┌──┬──┬──┐
-//!        k │  │  │  │  │  B, packed once          │  │  │  │  sums, in L2
-//!          └──┴──┴──┴──┘                         ├──┼──┼──┤
-//!     k          n                               │  │  │  │  MR × NR of them at a time in registers:
-//!   ┌────┐ ┌──┬──┬──┬──┐                         └──┴──┴──┘  one block of k, then added to the tile
-//! m ├────┤ ├──┼──┼──┼──┤
-//!   ├────┤ ├──┼──┼──┼──┤  tiles go to whichever thread is free
+//!            n ─▶  panels of NR columns            a chunk: some rows × some panels, all of k, by one thread
+//!          ┌──┬──┬──┬──┐
+//!        k │  │  │  │  │  B, a run of k at a time packed in L2: where it lies, if it lies in such panels
+//!          └──┴──┴──┴──┘
+//!     k          n
+//!   ┌────┐ ┌──┬──┬──┬──┐
+//! m ├────┤ ├──┼──┼──┼──┤  register tiles of ROWS × NR, a run of k added to D, where D holds such numbers and nothing
+//!   ├────┤ ├──┼──┼──┼──┤  follows; else to sums in L2, from which what follows makes D
 //!   └────┘ └──┴──┴──┴──┘
 //! ```
-//! Operands become numbers when they are packed: f32, or f64 if they are f64. Each element of D is the sum over
-//! blocks of k in order, each block summed in order: neither m, n, the tile nor the thread changes its bits.
+//! Some rows of A stay in L2 while the chunk's panels pass by; each panel is asked for while the one before is in use.
+//! Chunks go to whichever thread is free, and no thread waits for another: each packs what it needs for itself, which
+//! costs a part in a few hundred of what it does with it. Operands become numbers when they are packed: f32, or f64 if
+//! they are f64; A with numbers in its rows is read where it lies. Each element of D is the sum over blocks of k in order,
+//! each block summed in order: neither m, n, the chunk nor the thread changes its bits.
 
 use super::{
+    cuts::{CHUNK_COLS, CHUNK_ROWS, Cuts},
     finish::{Finish, Panels, finish_len},
     product::{Item, Product, Summing, Sums, add},
+    side::{LINE, Side},
+    tile::{Ahead, GROUP, LINES, ROWS, Tile, next_rows},
 };
 use crate::{
     kernel::Disjoint,
     memory::{Number, cut},
     numbers::Real,
-    simd::{Isa, Work, run_widest},
+    simd::{Work, vector::transpose::Transpose},
     threads,
 };
 use std::{
+    any::TypeId,
     marker::PhantomData,
     ops::Range,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// Most rows, columns and elements of k that are packed at a time: 8 MB of each operand, packed for at least 2048
-/// multiply-adds an element.
-const MOST_ROWS: usize = 2048;
-const MOST_COLS: usize = 2048;
-const MOST_K: usize = 1024;
+/// Elements of k that are packed at a time: a whole number of blocks of any sum.
+const RUN: usize = LINE;
 
-/// The largest tile: its sums stay in L2.
-const TILE_ROWS: usize = 192;
-const TILE_COLS: usize = 256;
+/// Most rows of A that stay in L2, beside two panels of B, while all panels pass by; and the distance between them where
+/// they are packed: no multiple of a page, which would leave them few places in L1.
+const BLOCK_ROWS: usize = 144;
+const PACKED_LD: usize = RUN + 16;
 
-/// How one item is cut.
-#[derive(Clone, Copy, Debug)]
-struct Cuts {
-    /// Rows, panels and elements of k that are packed at a time.
-    rows: usize,
-    panels: usize,
-    k: usize,
-    /// Rows and panels of a tile.
-    tile_rows: usize,
-    tile_panels: usize,
-}
-
-impl Cuts {
-    fn of(mr: usize, panels: &Panels, rows: usize, k: usize, threads: usize) -> Self {
-        let nr = panels.width;
-        let (unit, count) = (panels.unit(), panels.count());
-        let most_panels = (MOST_COLS / nr).max(unit);
-        let (packed_rows, packed_panels) = (rows.next_multiple_of(mr).min(MOST_ROWS / mr * mr), count.min(most_panels));
-        let mut tile_rows = packed_rows.min(TILE_ROWS / mr * mr);
-        let mut tile_panels = packed_panels.min(TILE_COLS / nr);
-        // Enough tiles to keep every thread busy to the end.
-        let wanted = if threads == 1 { 1 } else { 4 * threads };
-        while packed_rows.div_ceil(tile_rows.max(1)) * packed_panels.div_ceil(tile_panels.max(1)) < wanted {
-            let (can_rows, can_panels) = (tile_rows >= 2 * mr, tile_panels >= 2 * unit);
-            match (can_rows, can_panels) {
-                (false, false) => break,
-                (true, false) => tile_rows = (tile_rows / 2).next_multiple_of(mr),
-                (true, true) if tile_rows > tile_panels * nr => tile_rows = (tile_rows / 2).next_multiple_of(mr),
-                _ => tile_panels = (tile_panels / 2).next_multiple_of(unit),
-            }
-        }
-        Self { rows: packed_rows, panels: packed_panels, k: k.min(MOST_K), tile_rows, tile_panels }
-    }
-}
-
-/// Scratch of one item, in numbers.
+/// Scratch of one item: what each thread has for itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
+    threads: usize,
+    /// Numbers: packed A, packed B.
     a: usize,
     b: usize,
+    /// What follows: sums, and work space.
     sums: usize,
     work: usize,
-    threads: usize,
     bytes: usize,
 }
 
 impl Room {
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes * self.threads
     }
 }
 
-/// The loops for one instruction set, operands as `R`, what follows as `E`, and register tiles of `MR` × `NR`.
-pub(crate) struct Blocks<I, R, E, const MR: usize, const NR: usize>(PhantomData<(I, R, E)>);
+/// The loops for one instruction set, operands as `R`, what follows as `E`, and panels of `NV` vectors.
+pub(crate) struct Blocks<I, R, E, const NV: usize>(PhantomData<(I, R, E)>);
 
-impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usize> Blocks<I, R, E, MR, NR> {
+impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Blocks<I, R, E, NV> {
+    /// Columns of a panel.
+    pub(crate) const NR: usize = NV * I::N;
+
     /// The panels of a product.
     pub(crate) fn panels(spec: &kp_hal::op::GemmSpec) -> Panels {
-        Panels::of(spec, NR)
+        Panels::of(spec, Self::NR)
     }
 
     /// What an item of at most `rows` rows needs when `threads` threads share it.
     pub(crate) fn room(panels: &Panels, rows: usize, k: usize, threads: usize) -> Room {
-        const { assert!(MR.is_multiple_of(2) && NR.is_multiple_of(2), "4-bit codes of D share bytes") };
-        let cuts = Cuts::of(MR, panels, rows, k, threads);
-        let tile = TILE_ROWS.next_multiple_of(MR) * TILE_COLS.next_multiple_of(NR);
-        let sums = if k > cuts.k { (cuts.rows + TILE_ROWS) * (cuts.panels * NR + TILE_COLS) } else { threads * tile };
-        let work = threads * Self::work_len();
-        let (a, b) = (cuts.rows * cuts.k, cuts.panels * NR * cuts.k);
-        let bytes = |len: usize, size: usize| (len * size).next_multiple_of(64);
-        let bytes = bytes(a, size_of::<R>())
-            + bytes(b, size_of::<R>())
-            + bytes(sums, size_of::<E>())
-            + bytes(work, size_of::<E>());
-        Room { a, b, sums, work, threads, bytes }
-    }
-
-    /// Work space of a thread: finishing, and the scales of a tile's rows and columns.
-    fn work_len() -> usize {
-        finish_len(TILE_COLS) + TILE_ROWS + TILE_COLS
+        const { assert!(ROWS.is_multiple_of(2) && Self::NR.is_multiple_of(2), "4-bit codes of D share bytes") };
+        const { assert!(Self::NR <= WIDEST && CHUNK_COLS.is_multiple_of(Self::NR), "a chunk is whole panels") };
+        // A chunk is cut to at most this, rounded up to whole register tiles and units.
+        let rows = rows.next_multiple_of(ROWS).min(CHUNK_ROWS + ROWS);
+        let columns = (panels.count() * panels.width).min(CHUNK_COLS.max(panels.unit() * panels.width));
+        let run = k.min(RUN);
+        let (a, b) = (rows.min(BLOCK_ROWS) * PACKED_LD, columns * run);
+        let (sums, work) = (rows * columns, finish_len(columns) + rows + columns);
+        let bytes = [a * size_of::<R>(), b * size_of::<R>(), sums * size_of::<E>(), work * size_of::<E>()];
+        Room { threads, a, b, sums, work, bytes: bytes.iter().map(|bytes| bytes.next_multiple_of(64)).sum() }
     }
 
     /// Computes an item.
@@ -136,250 +104,342 @@ impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usiz
         stage: Option<Disjoint<'_, E>>,
     ) {
         let panels = Self::panels(product.spec);
-        let k = product.spec.k as usize;
-        let count = panels.count();
-        if item.rows == 0 || count == 0 {
+        if item.rows == 0 || panels.count() == 0 {
             return;
         }
-        let cuts = Cuts::of(MR, &panels, item.rows, k, room.threads);
-        let mut rest = &mut scratch[..room.bytes];
-        let a = cut::<R>(&mut rest, room.a);
-        let b = cut::<R>(&mut rest, room.b);
-        let sums = Disjoint::of(cut::<E>(&mut rest, room.sums));
-        let work = Disjoint::of(cut::<E>(&mut rest, room.work));
+        let cuts = Cuts::of(&panels, item.rows, product.spec.k as usize, room.threads);
         let finish = Finish { product, item, summing, panels, stage };
-        for first_panel in (0..count).step_by(cuts.panels) {
-            let some_panels = first_panel..(first_panel + cuts.panels).min(count);
-            for first_row in (0..item.rows).step_by(cuts.rows) {
-                let some_rows = first_row..(first_row + cuts.rows).min(item.rows);
-                let mut first_k = 0;
+        let whole = Whole::<R, E> {
+            a: product.a.numbers_in_rows(item.row_batch),
+            b: product.b.numbers_in_panels(item.b, panels.width).filter(|_| panels.are_those_of_b()),
+            d: finish.d_as_sums().map(|(d, ld)| (d.cast(), ld)).filter(|_| TypeId::of::<R>() == TypeId::of::<E>()),
+            finish,
+        };
+        let next = AtomicUsize::new(0);
+        let scratch = Disjoint::of(&mut scratch[..room.bytes()]);
+        threads::for_each(room.threads.min(cuts.chunks()), |slot| {
+            // SAFETY: a slot belongs to one thread.
+            let mut rest = unsafe { scratch.part(slot * room.bytes..(slot + 1) * room.bytes) };
+            let (a, b) = (cut::<R>(&mut rest, room.a), cut::<R>(&mut rest, room.b));
+            let (sums, work) = (cut::<E>(&mut rest, room.sums), cut::<E>(&mut rest, room.work));
+            loop {
+                let chunk = next.fetch_add(1, Relaxed);
+                if chunk >= cuts.chunks() {
+                    return;
+                }
+                let (rows, panels) = cuts.chunk(chunk, item.rows, panels.unit());
+                let chunk = Chunk::<R, E> { whole: &whole, ld: panels.len() * Self::NR, rows, panels };
+                // SAFETY: a chunk has its own elements of D.
+                unsafe { Self::chunk(&chunk, a, b, sums, work) };
+            }
+        });
+    }
+
+    /// Computes a chunk.
+    ///
+    /// # Safety
+    /// No other thread computes the same elements of D.
+    unsafe fn chunk(chunk: &Chunk<'_, '_, '_, R, E>, a: &mut [R], b: &mut [R], sums: &mut [E], work: &mut [E]) {
+        let Chunk { whole, ref rows, ref panels, ld } = *chunk;
+        let Finish { product, item, summing, .. } = whole.finish;
+        let k = product.spec.k as usize;
+        let adds = TypeId::of::<R>() == TypeId::of::<E>() && summing.sums == Sums::Added;
+        if !adds {
+            sums[..rows.len() * ld].fill(E::ZERO);
+        }
+        let mut run = 0..k.min(RUN);
+        loop {
+            let packed_b = whole.b.is_none().then(|| {
+                for (p, out) in panels.clone().zip(b.chunks_exact_mut((run.len() * Self::NR).max(1))) {
+                    let outer = whole.finish.panels.columns(p);
+                    let (side, batch, scaling) = (&product.b, item.b, summing.scaling);
+                    let inner = run.clone();
+                    I::run(Pack::<I, R> { side, batch, outer, inner, width: Self::NR, scaling, out, isa: PhantomData });
+                }
+                b.as_ptr()
+            });
+            let blocks = rows.len().div_ceil(BLOCK_ROWS);
+            let tiles = rows.len().div_ceil(ROWS);
+            let at = |i: usize| (rows.start + i * tiles / blocks * ROWS).min(rows.end);
+            for i in 0..blocks {
+                let (first, some) = (at(i), at(i)..at(i + 1));
+                let (at, lda) = match &whole.a {
+                    Some((numbers, ld)) => (&numbers[(item.row + first) * ld + run.start..] as &[R], *ld),
+                    None => {
+                        let outer = item.row + some.start..item.row + some.end;
+                        let (side, batch, scaling) = (&product.a, item.row_batch, summing.scaling);
+                        let (inner, out) = (run.clone(), &mut *a);
+                        I::run(PackRows::<I, R> { side, batch, outer, inner, scaling, out, isa: PhantomData });
+                        (&*a, PACKED_LD)
+                    }
+                };
+                let mut start = run.start;
                 loop {
-                    let some_k = first_k..(first_k + cuts.k).min(k);
-                    let part = Part {
-                        finish: &finish,
-                        cuts,
-                        rows: some_rows.clone(),
-                        panels: some_panels.clone(),
-                        k: some_k.clone(),
-                    };
-                    // What of B was packed last time still stands, unless k is packed in pieces.
-                    let b_stands = first_row > 0 && some_k.len() == k;
-                    Self::pack(&part, a, b, b_stands);
-                    // SAFETY: passed on; parts of an item have their own rows and columns.
-                    unsafe { Self::multiply(&part, a, b, sums, work, room.threads) };
-                    first_k = some_k.end;
-                    if first_k == k {
+                    let end = summing.end(start, run.end);
+                    let step = Step { chunk, some: some.clone(), block: start..end, run: run.clone() };
+                    // SAFETY: A and B are as they were just packed, or lie as numbers; the rest is passed on.
+                    unsafe {
+                        let a = at.as_ptr().wrapping_add(start - run.start);
+                        if adds {
+                            Self::add_tiles(&step, a, lda, packed_b, sums);
+                        } else {
+                            Self::add_numbers(&step, a, lda, packed_b, sums, work);
+                        }
+                    }
+                    start = end;
+                    if start == run.end {
                         break;
                     }
                 }
             }
+            run = run.end..(run.end + RUN).min(k);
+            if run.is_empty() {
+                break;
+            }
+        }
+        if whole.d.is_none() {
+            // SAFETY: passed on.
+            unsafe { whole.finish.tile(rows.clone(), panels.clone(), sums, ld, work) };
         }
     }
 
-    /// Packs a part of A and of B, panel by panel.
-    fn pack(part: &Part<'_, '_, E>, a: &mut [R], b: &mut [R], b_stands: bool) {
-        let product = part.finish.product;
-        let item = part.finish.item;
-        let scaling = part.finish.summing.scaling;
-        let k = part.k.len();
-        let (a, b) = (Disjoint::of(a), Disjoint::of(b));
-        let a_panels = part.rows.len().div_ceil(MR);
-        let b_panels = if b_stands { 0 } else { part.panels.len() };
-        threads::for_each(a_panels + b_panels, |i| {
-            if i < a_panels {
-                let first = part.rows.start + i * MR;
-                let outer = item.row + first..item.row + (first + MR).min(part.rows.end);
-                // SAFETY: each panel once.
-                let out = unsafe { a.part(i * k * MR..(i + 1) * k * MR) };
-                let (side, batch) = (&product.a, item.row_batch);
-                run_widest(k, Pack { side, batch, outer, inner: part.k.clone(), width: MR, scaling, out });
-            } else {
-                let i = i - a_panels;
-                let outer = part.finish.panels.columns(part.panels.start + i);
-                // SAFETY: each panel once.
-                let out = unsafe { b.part(i * k * NR..(i + 1) * k * NR) };
-                let (side, batch) = (&product.b, item.b);
-                run_widest(k, Pack { side, batch, outer, inner: part.k.clone(), width: NR, scaling, out });
+    /// Where a block of panel `p` lies.
+    fn panel(step: &Step<'_, '_, '_, '_, R, E>, p: usize, packed: Option<*const R>) -> *const R {
+        let Step { chunk, block, run, .. } = step;
+        match (packed, chunk.whole.b) {
+            (Some(packed), _) => {
+                let panel = (p - chunk.panels.start) * run.len();
+                packed.wrapping_add((panel + block.start - run.start) * Self::NR)
             }
-        });
+            (None, Some(b)) => {
+                let k = chunk.whole.finish.product.spec.k as usize;
+                let panel = chunk.whole.finish.panels.columns(p).start / Self::NR * k;
+                b[(panel + block.start) * Self::NR..].as_ptr()
+            }
+            (None, None) => unreachable!("what does not lie in panels was packed"),
+        }
     }
 
-    /// Multiplies what is packed, tile by tile, and finishes tiles whose sums are complete.
+    /// Adds the products of a block to D or to the sums, which are numbers of the same type.
     ///
     /// # Safety
-    /// No other thread computes the same elements of D.
-    unsafe fn multiply(
-        part: &Part<'_, '_, E>,
-        a: &[R],
-        b: &[R],
-        sums: Disjoint<'_, E>,
-        work: Disjoint<'_, E>,
-        threads: usize,
+    /// `a` points to the step's rows, `lda` apart, `packed` to the run's panels; no other thread has the same elements of D.
+    unsafe fn add_tiles(
+        step: &Step<'_, '_, '_, '_, R, E>,
+        a: *const R,
+        lda: usize,
+        packed: Option<*const R>,
+        sums: &mut [E],
     ) {
-        let cuts = part.cuts;
-        let (rows, panels) = (part.rows.len(), part.panels.len());
-        let (down, across) = (rows.div_ceil(cuts.tile_rows), panels.div_ceil(cuts.tile_panels));
-        let ld = cuts.tile_panels * NR;
-        let region = cuts.tile_rows * ld;
-        let tiles = down * across;
-        let keeps = part.finish.product.spec.k as usize > cuts.k;
-        let next = AtomicUsize::new(0);
-        threads::for_each(threads.min(tiles), |slot| {
-            loop {
-                let t = next.fetch_add(1, Relaxed);
-                if t >= tiles {
-                    return;
-                }
-                let (i, j) = (t % down, t / down);
-                let at = if keeps { t } else { slot };
-                // SAFETY: a slot belongs to one thread, a tile to one slot at a time.
-                let (sums, work) = unsafe {
-                    let len = Self::work_len();
-                    (sums.part(at * region..(at + 1) * region), work.part(slot * len..(slot + 1) * len))
+        let Step { chunk, some, block, .. } = step;
+        let Chunk { whole, ref rows, ref panels, ld } = **chunk;
+        let sums = sums.as_mut_ptr().cast::<R>();
+        let first = block.start == 0;
+        for p in panels.clone() {
+            let b = Self::panel(step, p, packed);
+            let columns = whole.finish.panels.columns(p);
+            let next_panel = (p + 1 < panels.end).then(|| Self::panel(step, p + 1, packed));
+            let mut row = some.start;
+            while row < some.end {
+                let height = next_rows(some.end - row);
+                let done = row - some.start;
+                let a = a.wrapping_add(done * lda);
+                let ahead = match next_panel {
+                    Some(panel) => Self::ahead(panel, done / ROWS, block.len()),
+                    None => Ahead::NONE,
                 };
-                I::run(Tile::<I, R, E, MR, NR> {
-                    part,
-                    rows: i * cuts.tile_rows..((i + 1) * cuts.tile_rows).min(rows),
-                    panels: j * cuts.tile_panels..((j + 1) * cuts.tile_panels).min(panels),
-                    a,
-                    b,
-                    sums,
-                    work,
-                    ld,
-                    isa: PhantomData,
+                let (k, ldb, c, ldc) = (block.len(), Self::NR, sums, ld);
+                let tile = Tile { rows: height, k, a, lda, b, ldb, c, ldc, first, ahead };
+                // SAFETY: rows and columns are inside the chunk, whose sums hold whole panels.
+                unsafe {
+                    match whole.d {
+                        None => {
+                            let at = (row - rows.start) * ld + (p - panels.start) * Self::NR;
+                            Tile { c: sums.wrapping_add(at), ..tile }.run::<I, NV>();
+                        }
+                        Some((d, ldc)) if columns.len() == Self::NR => {
+                            let at = row * ldc + columns.start;
+                            Tile { c: d.wrapping_add(at), ldc, ..tile }.run::<I, NV>();
+                        }
+                        Some((d, ldc)) => {
+                            let mut edge = [R::ZERO; ROWS * WIDEST];
+                            Tile { c: edge.as_mut_ptr(), ldc: Self::NR, first: true, ..tile }.run::<I, NV>();
+                            for (r, edge) in edge.chunks_exact(Self::NR).take(height).enumerate() {
+                                let at = d.wrapping_add((row + r) * ldc + columns.start);
+                                let d = std::slice::from_raw_parts_mut(at, columns.len());
+                                for (d, &x) in d.iter_mut().zip(edge) {
+                                    *d = if first { x } else { *d + x };
+                                }
+                            }
+                        }
+                    }
+                }
+                row += height;
+            }
+        }
+    }
+
+    /// The part of the next panel that the `i`th tile of this one asks for.
+    fn ahead(panel: *const R, i: usize, k: usize) -> Ahead<R> {
+        let part = k / GROUP * LINES * (64 / size_of::<R>());
+        // A panel of few columns is all asked for before the last rows.
+        if i * part >= k * Self::NR { Ahead::NONE } else { Ahead { at: panel.wrapping_add(i * part) } }
+    }
+
+    /// Adds the products of a block to the sums as `Summing` says.
+    ///
+    /// # Safety
+    /// As [`Self::add_tiles`].
+    unsafe fn add_numbers(
+        step: &Step<'_, '_, '_, '_, R, E>,
+        a: *const R,
+        lda: usize,
+        packed: Option<*const R>,
+        sums: &mut [E],
+        work: &mut [E],
+    ) {
+        let Step { chunk, some, block, .. } = step;
+        let Chunk { whole, ref rows, ref panels, ld } = **chunk;
+        let Finish { product, item, summing, .. } = whole.finish;
+        let (row_scales, column_scales) = work.split_at_mut(some.len());
+        if summing.sums == Sums::Scaled {
+            let at = |side: &Side<'_>| block.start / side.matrix.format.block().1 as usize;
+            let outer = item.row + some.start..item.row + some.end;
+            product.a.scales_of(item.row_batch, outer, at(&product.a), row_scales);
+            for (p, out) in panels.clone().zip(column_scales.chunks_exact_mut(Self::NR)) {
+                let columns = whole.finish.panels.columns(p);
+                let out = &mut out[..columns.len()];
+                product.b.scales_of(item.b, columns, at(&product.b), out);
+            }
+        }
+        let mut numbers = [R::ZERO; ROWS * WIDEST];
+        let mut row = some.start;
+        while row < some.end {
+            let height = next_rows(some.end - row);
+            let a = a.wrapping_add((row - some.start) * lda);
+            for (j, p) in panels.clone().enumerate() {
+                let b = Self::panel(step, p, packed);
+                let (c, ldc) = (numbers.as_mut_ptr(), Self::NR);
+                let (k, ldb, ahead) = (block.len(), Self::NR, Ahead::NONE);
+                let tile = Tile { rows: height, k, a, lda, b, ldb, c, ldc, first: true, ahead };
+                // SAFETY: passed on; the numbers are this thread's.
+                unsafe { tile.run::<I, NV>() };
+                I::run(Add::<R, E> {
+                    sums: summing.sums,
+                    numbers: numbers[..height * Self::NR].chunks_exact(Self::NR),
+                    totals: sums[(row - rows.start) * ld + j * Self::NR..].chunks_mut(ld),
+                    row_scales: &row_scales[row - some.start..],
+                    column_scales: &column_scales[j * Self::NR..][..Self::NR],
                 });
             }
-        });
+            row += height;
+        }
     }
 }
 
-/// What is packed at a time.
-struct Part<'p, 'a, E> {
-    finish: &'p Finish<'p, 'a, E>,
-    cuts: Cuts,
-    rows: Range<usize>,
-    panels: Range<usize>,
-    k: Range<usize>,
+/// Columns of the widest panel.
+const WIDEST: usize = 64;
+
+/// What all chunks of an item share.
+struct Whole<'p, 'a, R, E> {
+    finish: Finish<'p, 'a, E>,
+    /// A where it lies, with the distance between its rows, if it is numbers.
+    a: Option<(&'a [R], usize)>,
+    /// B where it lies, if it is numbers in panels.
+    b: Option<&'a [R]>,
+    /// The item's rows of D and the distance between them, if D is the sums.
+    d: Option<(*mut R, usize)>,
 }
 
-/// Packs one panel.
-struct Pack<'p, 'a, R> {
-    side: &'p super::side::Side<'a>,
+// SAFETY: chunks write disjoint elements of D through the pointer; all else is shared.
+unsafe impl<R: Real, E: Real> Sync for Whole<'_, '_, R, E> {}
+
+/// What a thread computes at a time.
+struct Chunk<'w, 'p, 'a, R, E> {
+    whole: &'w Whole<'p, 'a, R, E>,
+    rows: Range<usize>,
+    panels: Range<usize>,
+    /// Distance between rows of sums.
+    ld: usize,
+}
+
+/// Some rows of a chunk times a block of k, of a run.
+struct Step<'c, 'w, 'p, 'a, R, E> {
+    chunk: &'c Chunk<'w, 'p, 'a, R, E>,
+    some: Range<usize>,
+    block: Range<usize>,
+    run: Range<usize>,
+}
+
+/// Packs one panel of B.
+struct Pack<'p, 'a, I, R> {
+    side: &'p Side<'a>,
     batch: usize,
     outer: Range<usize>,
     inner: Range<usize>,
     width: usize,
     scaling: super::side::Scaling,
     out: &'p mut [R],
-}
-
-impl<R: Real> Work for Pack<'_, '_, R> {
-    #[inline(always)]
-    fn run(self) {
-        self.side.pack(self.batch, self.outer, self.inner, self.width, self.scaling, self.out);
-    }
-}
-
-/// Multiplies one tile; `rows` and `panels` count from the part's first.
-struct Tile<'t, 'p, 'a, I, R, E, const MR: usize, const NR: usize> {
-    part: &'t Part<'p, 'a, E>,
-    rows: Range<usize>,
-    panels: Range<usize>,
-    a: &'t [R],
-    b: &'t [R],
-    sums: &'t mut [E],
-    work: &'t mut [E],
-    ld: usize,
     isa: PhantomData<fn() -> I>,
 }
 
-impl<I: Isa, R: Real, E: Real, const MR: usize, const NR: usize> Work for Tile<'_, '_, '_, I, R, E, MR, NR> {
+impl<I: Transpose<R>, R: Real> Work for Pack<'_, '_, I, R> {
     #[inline(always)]
     fn run(self) {
-        let Self { part, rows, panels, a, b, sums, work, ld, .. } = self;
-        let Finish { product, item, summing, .. } = part.finish;
-        let k = part.k.clone();
-        let (row_scales, work) = work.split_at_mut(TILE_ROWS);
-        let (column_scales, work) = work.split_at_mut(TILE_COLS);
-        if k.start == 0 {
-            sums.fill(E::ZERO);
-        }
-        let mut start = k.start;
-        while start < k.end {
-            let end = summing.end(start, k.end);
-            if summing.sums == Sums::Scaled {
-                let row = item.row + part.rows.start;
-                let block = |side: &super::side::Side<'_>| start / side.matrix.format.block().1 as usize;
-                let some = row + rows.start..row + rows.end;
-                product.a.scales_of(item.row_batch, some, block(&product.a), &mut row_scales[..rows.len()]);
-                for (p, out) in panels.clone().zip(column_scales.chunks_exact_mut(NR)) {
-                    let columns = part.finish.panels.columns(part.panels.start + p);
-                    let out = &mut out[..columns.len()];
-                    product.b.scales_of(item.b, columns, block(&product.b), out);
-                }
-            }
-            for (jp, p) in panels.clone().enumerate() {
-                let b = &b[p * k.len() * NR..(p + 1) * k.len() * NR][(start - k.start) * NR..(end - k.start) * NR];
-                for ip in 0..rows.len().div_ceil(MR) {
-                    let q = rows.start / MR + ip;
-                    let a = &a[q * k.len() * MR..(q + 1) * k.len() * MR];
-                    let a = &a[(start - k.start) * MR..(end - k.start) * MR];
-                    let block = multiply_block::<R, MR, NR>(I::FUSED, a, b);
-                    let corner = ip * MR * ld + jp * NR;
-                    let scales = (&row_scales[ip * MR..][..MR], &column_scales[jp * NR..][..NR]);
-                    add_block(summing.sums, &block, &mut sums[corner..], ld, scales);
-                }
-            }
-            start = end;
-        }
-        if k.end == product.spec.k as usize {
-            let rows = part.rows.start + rows.start..part.rows.start + rows.end;
-            let run = part.panels.start + panels.start..part.panels.start + panels.end;
-            // SAFETY: a tile has its own elements of D.
-            unsafe { part.finish.tile(rows, run, sums, ld, work) };
-        }
+        self.side.pack::<I, R>(self.batch, self.outer, self.inner, self.width, self.scaling, self.out);
     }
 }
 
-/// The product of a panel of A and a panel of B: what registers hold.
-#[inline(always)]
-pub(crate) fn multiply_block<R: Real, const MR: usize, const NR: usize>(
-    fused: bool,
-    a: &[R],
-    b: &[R],
-) -> [[R; NR]; MR] {
-    let mut sums = [[R::ZERO; NR]; MR];
-    for (a, b) in a.as_chunks::<MR>().0.iter().zip(b.as_chunks::<NR>().0) {
-        for i in 0..MR {
-            for j in 0..NR {
-                sums[i][j] = if fused { a[i].mul_add(b[j], sums[i][j]) } else { sums[i][j] + a[i] * b[j] };
-            }
-        }
-    }
-    sums
+/// Packs some rows of A.
+struct PackRows<'p, 'a, I, R> {
+    side: &'p Side<'a>,
+    batch: usize,
+    outer: Range<usize>,
+    inner: Range<usize>,
+    scaling: super::side::Scaling,
+    out: &'p mut [R],
+    isa: PhantomData<fn() -> I>,
 }
 
-#[inline(always)]
-fn add_block<R: Real, E: Real, const MR: usize, const NR: usize>(
+impl<I: Transpose<R>, R: Real> Work for PackRows<'_, '_, I, R> {
+    #[inline(always)]
+    fn run(self) {
+        self.side.pack_rows::<I, R>(self.batch, self.outer, self.inner, PACKED_LD, self.scaling, self.out);
+    }
+}
+
+/// Adds the sums of a block.
+struct Add<'s, R, E> {
     sums: Sums,
-    block: &[[R; NR]; MR],
-    totals: &mut [E],
-    ld: usize,
-    (row_scales, column_scales): (&[E], &[E]),
-) {
-    macro_rules! each {
-        ($sums:expr, |$i:ident, $j:ident| $scale:expr) => {
-            for $i in 0..MR {
-                let totals = &mut totals[$i * ld..$i * ld + NR];
-                for $j in 0..NR {
-                    add($sums, &mut totals[$j], block[$i][$j], $scale);
+    numbers: std::slice::ChunksExact<'s, R>,
+    totals: std::slice::ChunksMut<'s, E>,
+    row_scales: &'s [E],
+    column_scales: &'s [E],
+}
+
+impl<R: Real, E: Real> Work for Add<'_, R, E> {
+    #[inline(always)]
+    fn run(self) {
+        let rows = self.numbers.zip(self.totals);
+        macro_rules! each {
+            ($sums:expr) => {
+                for (numbers, totals) in rows {
+                    for (total, &x) in totals.iter_mut().zip(numbers) {
+                        add($sums, total, x, E::ONE);
+                    }
+                }
+            };
+        }
+        match self.sums {
+            Sums::Added | Sums::Whole => each!(Sums::Added),
+            Sums::Half => each!(Sums::Half),
+            Sums::Scaled => {
+                for ((numbers, totals), &row) in rows.zip(self.row_scales) {
+                    for ((total, &x), &column) in totals.iter_mut().zip(numbers).zip(self.column_scales) {
+                        add(Sums::Scaled, total, x, row * column);
+                    }
                 }
             }
-        };
-    }
-    match sums {
-        Sums::Added | Sums::Whole => each!(Sums::Added, |i, j| E::ONE),
-        Sums::Half => each!(Sums::Half, |i, j| E::ONE),
-        Sums::Scaled => each!(Sums::Scaled, |i, j| row_scales[i] * column_scales[j]),
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 use kp_hal::{
     DType,
-    op::{Addend, Format, Gate, GemmSpec, Order, Overflow, Scheme},
+    op::{Addend, Epilogue, Format, Gate, GemmSpec, Order, Overflow, Scheme},
 };
 use std::ops::Range;
 
@@ -54,6 +54,11 @@ impl Panels {
             }
             Gate::None | Gate::Pairs => p * self.width..((p + 1) * self.width).min(self.cols),
         }
+    }
+
+    /// Whether panel `p` starts where a panel of B does.
+    pub(crate) fn are_those_of_b(&self) -> bool {
+        self.gate != Gate::Halves || (self.cols / 2).is_multiple_of(self.width)
     }
 
     /// The columns of D that panels `run` make.
@@ -101,6 +106,25 @@ pub(crate) const fn finish_len(ld: usize) -> usize {
 }
 
 impl<E: Real> Finish<'_, '_, E> {
+    /// The item's rows of D and the distance between them, if D holds numbers of `E` in rows and is the sums.
+    pub(crate) fn d_as_sums(&self) -> Option<(*mut E, usize)> {
+        let spec = self.product.spec;
+        let lies = spec.d.order == Order::Row && spec.d.dtype() == E::DTYPE && cfg!(target_endian = "little");
+        if !lies || self.stage.is_some() || !self.is_plain() || self.summing.sums != Sums::Added {
+            return None;
+        }
+        let first = self.d_place(0, 0) * size_of::<E>();
+        let d = self.product.d.pointer(first..self.product.d.bytes()).cast::<E>();
+        d.is_aligned().then_some((d, spec.d.ld as usize))
+    }
+
+    /// Whether nothing happens to the sums but that they are stored.
+    fn is_plain(&self) -> bool {
+        let Product { spec, alpha, beta, .. } = *self.product;
+        let adds = beta != 0.0 && spec.c != Addend::None;
+        alpha == 1.0 && !adds && spec.epilogue == Epilogue::default() && self.summing.sums != Sums::Whole
+    }
+
     /// Finishes `rows` of the item and the columns of panels `run`, whose sums lie in `sums`, a row every `ld`.
     ///
     /// # Safety
@@ -110,6 +134,14 @@ impl<E: Real> Finish<'_, '_, E> {
     pub(crate) unsafe fn tile(&self, rows: Range<usize>, run: Range<usize>, sums: &[E], ld: usize, work: &mut [E]) {
         let cols = self.panels.d_columns(&run);
         if cols.is_empty() {
+            return;
+        }
+        if self.is_plain() && self.stage.is_none() && self.product.spec.d.order == Order::Row {
+            for (row, sums) in rows.zip(sums.chunks_exact(ld)) {
+                // SAFETY: passed on.
+                let bytes = unsafe { self.d_bytes(self.d_place(row, cols.start), cols.len()) };
+                numbers::write(self.product.spec.d.dtype(), &sums[..cols.len()], bytes, 0, Overflow::Saturate);
+            }
             return;
         }
         let (x, y) = work.split_at_mut(GROUP * ld);

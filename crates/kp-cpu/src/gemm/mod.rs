@@ -2,7 +2,10 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512_few_rows;
+#[cfg(target_arch = "x86_64")]
+mod avx512_small;
 pub(crate) mod blocks;
+mod cuts;
 #[cfg(target_arch = "x86_64")]
 mod few;
 mod few_rows;
@@ -10,6 +13,7 @@ pub(crate) mod finish;
 pub(crate) mod packed;
 pub(crate) mod product;
 pub(crate) mod side;
+mod tile;
 #[cfg(target_arch = "x86_64")]
 mod vnni_few_rows;
 
@@ -22,7 +26,7 @@ use packed::Packed;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) const KERNELS: KernelList<Gemm> =
-    &[&vnni_few_rows::VnniFewRows, &avx512_few_rows::Avx512FewRows, &FewRows, &Packed];
+    &[&avx512_small::Avx512Small, &vnni_few_rows::VnniFewRows, &avx512_few_rows::Avx512FewRows, &FewRows, &Packed];
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const KERNELS: KernelList<Gemm> = &[&FewRows, &Packed];

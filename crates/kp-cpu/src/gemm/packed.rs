@@ -12,12 +12,12 @@ use crate::{
     kernel::{self, Disjoint, Output},
     memory::{Number, numbers_mut},
     numbers::Real,
-    simd::{Avx2, Avx512, Baseline, Isa},
+    simd::{Avx2, Avx512, Baseline, Isa, vector::transpose::Transpose},
     threads,
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmArgs, GemmProblem, GemmSpec, Repro},
+    op::{Gemm, GemmArgs, GemmProblem, GemmSpec, Matrix, Order, Repro, Scheme},
     source_hash,
 };
 use std::{borrow::Cow, marker::PhantomData, sync::Arc};
@@ -31,7 +31,11 @@ impl Kernel<Gemm> for Packed {
     }
 
     fn code(&self) -> u64 {
-        const { source_hash(include_bytes!("packed.rs")) ^ source_hash(include_bytes!("blocks.rs")).rotate_left(1) }
+        const {
+            source_hash(include_bytes!("packed.rs"))
+                ^ source_hash(include_bytes!("blocks.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("tile.rs")).rotate_left(2)
+        }
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
@@ -43,8 +47,8 @@ impl Kernel<Gemm> for Packed {
     }
 
     fn note(&self, _: &Caps, p: &GemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
-        let (rows, cols) = with_blocks!(variant, p.spec(), |Form| Form::TILE);
-        kernel::pads([("m", p.m as usize, rows), ("n", p.n as usize, cols)])
+        let columns = with_blocks!(variant, p.spec(), |Form| Form::PANEL);
+        kernel::pads([("n", p.n as usize, columns)])
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
@@ -58,8 +62,8 @@ impl Kernel<Gemm> for Packed {
 
 /// Variants: one for each instruction set, the widest first; append only, because wisdom names them by their place.
 const VARIANTS: [Wants; 3] = [
-    Wants { has: Avx512::is_in, fused: Avx512::FUSED, efficiency: 0.7 },
-    Wants { has: Avx2::is_in, fused: Avx2::FUSED, efficiency: 0.5 },
+    Wants { has: Avx512::is_in, fused: Avx512::FUSED, efficiency: 0.9 },
+    Wants { has: Avx2::is_in, fused: Avx2::FUSED, efficiency: 0.45 },
     Wants { has: Baseline::is_in, fused: Baseline::FUSED, efficiency: 0.12 },
 ];
 
@@ -84,22 +88,34 @@ pub(crate) fn supports(caps: &Caps, repro: Repro) -> Support {
 pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, rows: f64, items: u32, variant: Variant) -> Nanos {
     let Wants { efficiency, .. } = VARIANTS[usize::from(variant.0)];
     let number = if spec.a.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    // Panels are computed whole; a few rows wait for their own sums.
+    let panel = with_blocks!(variant, spec, |Form| Form::PANEL) as f64;
     let (n, k) = (f64::from(spec.n), f64::from(spec.k));
-    // Register tiles are computed whole.
-    let (tile_rows, _) = with_blocks!(variant, spec, |Form| Form::TILE);
-    let padded = (rows / tile_rows as f64).ceil() * tile_rows as f64;
-    let multiply = 2.0 * padded * n * k / (caps.rates.get(number) * efficiency);
-    // An element is unpacked in about three cycles, in whatever order it lies.
-    let elements = rows * k + f64::from(items) * n * k;
-    let pack = elements * 3.0 / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+    let padded = (n / panel).ceil() * panel;
+    let multiply = 2.0 * rows.max(2.0 * f64::from(items)) * padded * k / (caps.rates.get(number) * efficiency);
+    let in_panels = Order::Panel { width: panel as u16, depth: 1 };
+    let pack_a = rows * k * cycles(&spec.a, spec.a.order == Order::Row, number);
+    let pack_b = f64::from(items) * n * k * cycles(&spec.b, spec.b.order == in_panels, number);
+    let pack = (pack_a + pack_b) / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
     let bits = f64::from(spec.b.dtype().bits());
     let memory = f64::from(items) * n * k * bits / 8.0 / caps.bytes_per_s;
-    let overhead = 3e-6 * f64::from(items.max(1));
-    Nanos::from_secs(multiply + pack.max(memory) + overhead)
+    // Items that are too small to divide go to threads of their own.
+    let overhead = 3e-7 * f64::from(items.max(1));
+    Nanos::from_secs((multiply + pack).max(memory) + overhead)
+}
+
+/// Cycles that an element takes to become a number in its place.
+fn cycles(matrix: &Matrix, lies: bool, number: DType) -> f64 {
+    match matrix.dtype() {
+        _ if matrix.format.scheme != Scheme::None => 3.0,
+        dtype if dtype == number && lies => 0.0,
+        DType::F32 | DType::F64 | DType::Bf16 | DType::F16 => 0.5,
+        _ => 1.5,
+    }
 }
 
 /// A product cut for this machine.
-pub(crate) struct Form<I, R, E, const MR: usize, const NR: usize> {
+pub(crate) struct Form<I, R, E, const NV: usize> {
     spec: GemmSpec,
     pub(crate) summing: Summing,
     pub(crate) room: Room,
@@ -113,9 +129,9 @@ pub(crate) struct Form<I, R, E, const MR: usize, const NR: usize> {
 /// Below this many operations, an item is not worth dividing.
 const SMALL: f64 = 5e7;
 
-impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usize> Form<I, R, E, MR, NR> {
-    /// Rows and columns of a register tile, which is computed whole.
-    pub(crate) const TILE: (usize, usize) = (MR, NR);
+impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Form<I, R, E, NV> {
+    /// Columns of a panel, which is computed whole.
+    pub(crate) const PANEL: usize = Blocks::<I, R, E, NV>::NR;
 
     pub(crate) fn new(spec: &GemmSpec) -> Self {
         let work = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
@@ -131,8 +147,8 @@ impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usiz
     fn divided(spec: &GemmSpec, across: bool) -> Self {
         let threads = threads::count();
         let share = if across { 1 } else { threads };
-        let panels = Blocks::<I, R, E, MR, NR>::panels(spec);
-        let room = Blocks::<I, R, E, MR, NR>::room(&panels, spec.m as usize, spec.k as usize, share);
+        let panels = Blocks::<I, R, E, NV>::panels(spec);
+        let room = Blocks::<I, R, E, NV>::room(&panels, spec.m as usize, spec.k as usize, share);
         let stage = if is_staged(spec) { spec.m as usize * spec.d_cols() as usize } else { 0 };
         Self { spec: *spec, summing: Summing::of(spec), room, across, stage, kind: PhantomData }
     }
@@ -152,9 +168,7 @@ impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usiz
     }
 }
 
-impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usize> Launch<Gemm>
-    for Form<I, R, E, MR, NR>
-{
+impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Launch<Gemm> for Form<I, R, E, NV> {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
         let (spec, summing, room) = (&self.spec, self.summing, &self.room);
         // SAFETY: the arguments were checked, says the caller.
@@ -170,7 +184,7 @@ impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usiz
                     let scratch = loops.part(t * room.bytes()..(t + 1) * room.bytes());
                     for i in (t..items).step_by(threads) {
                         let item = product::item(spec, i);
-                        Blocks::<I, R, E, MR, NR>::item(&product, item, summing, room, scratch, None);
+                        Blocks::<I, R, E, NV>::item(&product, item, summing, room, scratch, None);
                     }
                 }
             });
@@ -180,7 +194,7 @@ impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usiz
             let item = product::item(spec, i);
             let waiting = (self.stage > 0).then(|| Disjoint::of(&mut *stage));
             // SAFETY: items have their own D.
-            unsafe { Blocks::<I, R, E, MR, NR>::item(&product, item, summing, room, loops, waiting) };
+            unsafe { Blocks::<I, R, E, NV>::item(&product, item, summing, room, loops, waiting) };
             if self.stage > 0 {
                 store_staged(&product, i, item.rows, stage, codes);
             }
@@ -199,19 +213,19 @@ macro_rules! with_blocks {
         let spec: &kp_hal::op::GemmSpec = $spec;
         let is_f64 = spec.acc == kp_hal::op::Acc::F64;
         match ($variant.0, is_f64, $crate::gemm::product::finishes_in_f64(spec)) {
-            (0, true, _) => packed::with_blocks!(@ Avx512, f64, f64, 12, 16, $Form, $body),
-            (0, false, true) => packed::with_blocks!(@ Avx512, f32, f64, 12, 32, $Form, $body),
-            (0, false, false) => packed::with_blocks!(@ Avx512, f32, f32, 12, 32, $Form, $body),
-            (1, true, _) => packed::with_blocks!(@ Avx2, f64, f64, 6, 8, $Form, $body),
-            (1, false, true) => packed::with_blocks!(@ Avx2, f32, f64, 6, 16, $Form, $body),
-            (1, false, false) => packed::with_blocks!(@ Avx2, f32, f32, 6, 16, $Form, $body),
-            (_, true, _) => packed::with_blocks!(@ Baseline, f64, f64, 6, 4, $Form, $body),
-            (_, false, true) => packed::with_blocks!(@ Baseline, f32, f64, 6, 8, $Form, $body),
-            (_, false, false) => packed::with_blocks!(@ Baseline, f32, f32, 6, 8, $Form, $body),
+            (0, true, _) => packed::with_blocks!(@ Avx512, f64, f64, 4, $Form, $body),
+            (0, false, true) => packed::with_blocks!(@ Avx512, f32, f64, 4, $Form, $body),
+            (0, false, false) => packed::with_blocks!(@ Avx512, f32, f32, 4, $Form, $body),
+            (1, true, _) => packed::with_blocks!(@ Avx2, f64, f64, 2, $Form, $body),
+            (1, false, true) => packed::with_blocks!(@ Avx2, f32, f64, 2, $Form, $body),
+            (1, false, false) => packed::with_blocks!(@ Avx2, f32, f32, 2, $Form, $body),
+            (_, true, _) => packed::with_blocks!(@ Baseline, f64, f64, 2, $Form, $body),
+            (_, false, true) => packed::with_blocks!(@ Baseline, f32, f64, 2, $Form, $body),
+            (_, false, false) => packed::with_blocks!(@ Baseline, f32, f32, 2, $Form, $body),
         }
     }};
-    (@ $isa:ty, $real:ty, $end:ty, $mr:literal, $nr:literal, $Form:ident, $body:expr) => {{
-        type $Form = packed::Form<$isa, $real, $end, $mr, $nr>;
+    (@ $isa:ty, $real:ty, $end:ty, $vectors:literal, $Form:ident, $body:expr) => {{
+        type $Form = packed::Form<$isa, $real, $end, $vectors>;
         $body
     }};
 }

@@ -1,6 +1,10 @@
 //! An operand of a product as the product sees it, and how pieces of it become numbers.
 
-use crate::numbers::{self, Real};
+use crate::{
+    memory::{self, Number},
+    numbers::{self, Real},
+    simd::vector::transpose::Transpose,
+};
 use kp_hal::{
     DType,
     op::{Matrix, Order, Scheme},
@@ -8,7 +12,15 @@ use kp_hal::{
 use std::ops::Range;
 
 /// Most inner elements that are unpacked at once.
-pub(crate) const LINE: usize = 256;
+pub(crate) const LINE: usize = 512;
+
+/// Inner elements of a square's worth of outer rows that are turned at once: from L1, at no distance that would leave
+/// them few places there.
+const TURN: usize = 128;
+const TURN_LD: usize = TURN + 16;
+
+/// Most outer rows that are turned together.
+const TURN_ROWS: usize = 16;
 
 /// One operand: `outer` rows (A's rows, B's columns) of `inner` elements, which are summed over.
 pub(crate) struct Side<'a> {
@@ -52,10 +64,30 @@ impl Side<'_> {
         }
     }
 
+    /// The numbers of `batch` where they lie, with the distance between outer rows, if outer rows are runs of `R`.
+    pub(crate) fn numbers_in_rows<R: Real + Number>(&self, batch: usize) -> Option<(&[R], usize)> {
+        let lies = self.inner_is_contiguous() && self.meta.is_none() && self.inner > 0;
+        Some((self.numbers(batch).filter(|_| lies)?, self.matrix.ld as usize))
+    }
+
+    /// The numbers of `batch` where they lie, if they are `R` in panels of `width` columns that no kernel repacks.
+    pub(crate) fn numbers_in_panels<R: Real + Number>(&self, batch: usize, width: usize) -> Option<&[R]> {
+        let order = Order::Panel { width: u16::try_from(width).ok()?, depth: 1 };
+        self.numbers(batch).filter(|_| self.matrix.order == order)
+    }
+
+    fn numbers<R: Real + Number>(&self, batch: usize) -> Option<&[R]> {
+        if self.matrix.dtype() != R::DTYPE || self.matrix.format.scheme != Scheme::None || self.codes.is_empty() {
+            return None;
+        }
+        let first = self.place(batch, 0, 0) * size_of::<R>();
+        memory::as_numbers(&self.codes[first..]).filter(|_| cfg!(target_endian = "little"))
+    }
+
     /// Unpacks outer rows `outer`, at most `width`, and inner elements `inner` to `out[i][o]`; rows that are missing
     /// to `width` become zeros.
     #[inline(always)]
-    pub(crate) fn pack<R: Real>(
+    pub(crate) fn pack<I: Transpose<R>, R: Real>(
         &self,
         batch: usize,
         outer: Range<usize>,
@@ -64,34 +96,90 @@ impl Side<'_> {
         scaling: Scaling,
         out: &mut [R],
     ) {
+        if inner.is_empty() {
+            return;
+        }
         let rows = outer.len();
         if rows < width {
             out.fill(R::ZERO);
         }
         if self.outer_is_contiguous() {
-            for (i, out) in inner.clone().zip(out.chunks_exact_mut(width)) {
-                numbers::read(self.matrix.dtype(), self.codes, self.place(batch, outer.start, i), &mut out[..rows]);
-            }
+            self.lines_across(batch, outer.clone(), inner.clone(), width, out);
         } else {
-            let mut lines = [[R::ZERO; LINE]; 8];
-            for part in inner.clone().step_by(LINE) {
-                let range = part..(part + LINE).min(inner.end);
+            let mut lines = [R::ZERO; TURN_ROWS * TURN_LD];
+            for part in inner.clone().step_by(TURN) {
+                let range = part..(part + TURN).min(inner.end);
                 let out = &mut out[(part - inner.start) * width..];
-                for first in (0..rows).step_by(8) {
-                    let some = (rows - first).min(8);
-                    for (o, line) in lines[..some].iter_mut().enumerate() {
+                for first in (0..rows).step_by(TURN_ROWS) {
+                    let some = (rows - first).min(TURN_ROWS);
+                    for (o, line) in lines.chunks_exact_mut(TURN_LD).take(some).enumerate() {
                         self.line(batch, outer.start + first + o, range.clone(), scaling, &mut line[..range.len()]);
                     }
-                    for (i, out) in out.chunks_exact_mut(width).take(range.len()).enumerate() {
-                        for (out, line) in out[first..first + some].iter_mut().zip(&lines) {
-                            *out = line[i];
-                        }
-                    }
+                    turn::<I, R>(&lines, (some, range.len()), &mut out[first..], width);
                 }
             }
         }
         if self.meta.is_none() && self.matrix.format.scheme != Scheme::None {
             self.scale_columns(batch, outer, inner, width, scaling, out);
+        }
+    }
+
+    /// Unpacks outer rows `outer` and at most `LINE` inner elements `inner` to `out[o][i]`, rows `ld` apart.
+    #[inline(always)]
+    pub(crate) fn pack_rows<I: Transpose<R>, R: Real>(
+        &self,
+        batch: usize,
+        outer: Range<usize>,
+        inner: Range<usize>,
+        ld: usize,
+        scaling: Scaling,
+        out: &mut [R],
+    ) {
+        if inner.is_empty() {
+            return;
+        }
+        if self.outer_is_contiguous() && self.matrix.format.scheme == Scheme::None {
+            let mut lines = [R::ZERO; TURN_ROWS * TURN_LD];
+            for (o, first) in outer.clone().step_by(TURN).enumerate() {
+                let some = first..(first + TURN).min(outer.end);
+                for part in inner.clone().step_by(TURN_ROWS) {
+                    let range = part..(part + TURN_ROWS).min(inner.end);
+                    self.lines_across(batch, some.clone(), range.clone(), TURN_LD, &mut lines);
+                    let out = &mut out[o * TURN * ld + part - inner.start..];
+                    turn::<I, R>(&lines, (range.len(), some.len()), out, ld);
+                }
+            }
+            return;
+        }
+        for (o, out) in outer.zip(out.chunks_mut(ld)) {
+            self.row(batch, o, inner.clone(), scaling, &mut out[..inner.len()]);
+        }
+    }
+
+    /// Unpacks runs of outer rows, which lie next to each other, to lines `ld` apart; no scales.
+    #[inline(always)]
+    fn lines_across<R: Real>(&self, batch: usize, outer: Range<usize>, inner: Range<usize>, ld: usize, out: &mut [R]) {
+        macro_rules! each {
+            ($bytes:literal, |$x:ident| $number:expr) => {
+                for (i, out) in inner.zip(out.chunks_mut(ld)) {
+                    let first = self.place(batch, outer.start, i) * $bytes;
+                    let codes = &self.codes[first..first + outer.len() * $bytes];
+                    for (out, &$x) in out.iter_mut().zip(codes.as_chunks::<$bytes>().0) {
+                        *out = $number;
+                    }
+                }
+            };
+        }
+        // The types that are little work, without a call for every line.
+        match self.matrix.dtype() {
+            DType::F32 => each!(4, |x| R::from_f32(f32::from_le_bytes(x))),
+            DType::F64 => each!(8, |x| R::from_f64(f64::from_le_bytes(x))),
+            DType::Bf16 => each!(2, |x| R::from_f32(f32::from_bits(u32::from(u16::from_le_bytes(x)) << 16))),
+            dtype => {
+                for (i, out) in inner.zip(out.chunks_mut(ld)) {
+                    numbers::read(dtype, self.codes, self.place(batch, outer.start, i), &mut out[..outer.len()]);
+                }
+            }
         }
     }
 
@@ -256,6 +344,23 @@ impl Side<'_> {
     fn place(&self, batch: usize, o: usize, i: usize) -> usize {
         let (row, col, rows) = if self.columns { (i, o, self.inner) } else { (o, i, self.outer) };
         batch * self.matrix.stride as usize + self.matrix.index(row as u32, col as u32, rows) as usize
+    }
+}
+
+/// Turns `rows` × `columns` numbers, rows `TURN_LD` apart, to `columns` rows `ld` apart.
+#[inline(always)]
+fn turn<I: Transpose<R>, R: Real>(from: &[R], (rows, columns): (usize, usize), to: &mut [R], ld: usize) {
+    let whole = |len: usize| len / I::N * I::N;
+    for i in (0..whole(rows)).step_by(I::N) {
+        for j in (0..whole(columns)).step_by(I::N) {
+            I::transpose(&from[i * TURN_LD + j..], TURN_LD, &mut to[j * ld + i..], ld);
+        }
+    }
+    for i in 0..rows {
+        let done = if i < whole(rows) { whole(columns) } else { 0 };
+        for j in done..columns {
+            to[j * ld + i] = from[i * TURN_LD + j];
+        }
     }
 }
 

@@ -437,7 +437,7 @@ fn blocks_of_whole_numbers_stay_exact() {
         let problem: GemmProblem = format!("gemm 1x1x1x999 {types}").parse().expect("a problem");
         Summing::of(problem.spec()).block
     };
-    assert_eq!(block("i8:i8:i32"), 256);
+    assert_eq!(block("i8:i8:i32"), 512);
     assert_eq!(block("u8:u8:i32"), 256);
     assert_eq!(block("i8@g999/f32z:i8@g999/f32z:f32"), 64);
 }

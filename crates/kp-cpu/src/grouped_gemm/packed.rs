@@ -12,7 +12,7 @@ use crate::{
     kernel::{self, Disjoint, input},
     memory::Number,
     numbers::{self, Real},
-    simd::Isa,
+    simd::vector::transpose::Transpose,
 };
 use kp_hal::{
     Caps, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Variant,
@@ -30,7 +30,11 @@ impl Kernel<GroupedGemm> for Packed {
     }
 
     fn code(&self) -> u64 {
-        const { source_hash(include_bytes!("packed.rs")) ^ source_hash(include_bytes!("../gemm/blocks.rs")).rotate_left(1) }
+        const {
+            source_hash(include_bytes!("packed.rs"))
+                ^ source_hash(include_bytes!("../gemm/blocks.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("../gemm/tile.rs")).rotate_left(2)
+        }
     }
 
     fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
@@ -43,8 +47,8 @@ impl Kernel<GroupedGemm> for Packed {
     }
 
     fn note(&self, _: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
-        let (rows, _) = with_blocks!(variant, &p.gemm, |Chosen| Chosen::TILE);
-        Some(format!("pads the rows of each group to a multiple of {rows}").into())
+        let columns = with_blocks!(variant, &p.gemm, |Chosen| Chosen::PANEL);
+        kernel::pads([("n", p.gemm.n as usize, columns)])
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
@@ -61,8 +65,8 @@ struct Grouped<F> {
     form: F,
 }
 
-impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usize> Launch<GroupedGemm>
-    for Grouped<Form<I, R, E, MR, NR>>
+impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Launch<GroupedGemm>
+    for Grouped<Form<I, R, E, NV>>
 {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GroupedGemmArgs<'_>) -> Result<()> {
         let Self { spec, form } = self;
@@ -75,7 +79,7 @@ impl<I: Isa, R: Real + Number, E: Real + Number, const MR: usize, const NR: usiz
             let item = product::group(spec, groups, g);
             let waiting = staged.then(|| Disjoint::of(&mut *stage));
             // SAFETY: groups have their own rows of D; where they do not, they are computed one after the other.
-            unsafe { Blocks::<I, R, E, MR, NR>::item(&product, item, form.summing, &form.room, loops, waiting) };
+            unsafe { Blocks::<I, R, E, NV>::item(&product, item, form.summing, &form.room, loops, waiting) };
             if staged && spec.grouping == Grouping::Masked {
                 store_staged(&product, item.row_batch, item.rows, stage, codes);
             }

@@ -1,6 +1,8 @@
 //! Vectors of each instruction set: written out, because the compiler does not keep a square of
 //! sums in registers by itself.
 
+pub(crate) mod transpose;
+
 use crate::{
     numbers::Real,
     simd::{Avx2, Avx512, Baseline, FEW, Isa, Level, Work, level},

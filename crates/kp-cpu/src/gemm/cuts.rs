@@ -1,0 +1,103 @@
+//! Which part of a product a thread computes at a time.
+
+use super::{finish::Panels, tile::ROWS};
+use std::ops::Range;
+
+/// The largest chunk: its sums, if there are any, and a run of k of its columns of B are 1 MB each, not far from L2.
+pub(super) const CHUNK_ROWS: usize = 512;
+pub(super) const CHUNK_COLS: usize = 512;
+
+/// The least rows that are worth a chunk.
+const LEAST_ROWS: usize = 8 * ROWS;
+
+/// Operations that are worth handing to a thread, and chunks a thread finds at least, so that all end together.
+const GRAIN: f64 = 2e6;
+const CHUNKS: usize = 8;
+
+/// How an item is cut into chunks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cuts {
+    /// Register tiles of rows, and units of panels.
+    rows: usize,
+    units: usize,
+    /// Chunks.
+    down: usize,
+    across: usize,
+}
+
+impl Cuts {
+    /// Cuts an item of `rows` rows and `k` numbers a sum for `threads` threads.
+    pub(super) fn of(panels: &Panels, rows: usize, k: usize, threads: usize) -> Self {
+        let (units, per_unit) = (panels.count() / panels.unit(), panels.unit() * panels.width);
+        let most_units = (CHUNK_COLS / per_unit).max(1);
+        let tiles = rows.div_ceil(ROWS);
+        let (mut down, mut across) = (rows.div_ceil(CHUNK_ROWS), units.div_ceil(most_units));
+        let operations = 2.0 * (rows * k) as f64 * (units * per_unit) as f64;
+        let wanted = ((operations / GRAIN) as usize).clamp(1, threads * CHUNKS);
+        while threads > 1 && down * across < wanted {
+            // What is divided less is packed less often.
+            let (high, wide) = (rows / down, units / across * per_unit);
+            match (high >= 2 * LEAST_ROWS, across < units) {
+                (false, false) => break,
+                (true, false) => down += 1,
+                (true, true) if high > wide => down += 1,
+                _ => across += 1,
+            }
+        }
+        // As much for one thread as for another.
+        if down % threads != 0 && across > threads {
+            across = across.next_multiple_of(threads).min(units);
+        }
+        Self { rows: tiles, units, down, across }
+    }
+
+    /// Chunks there are.
+    pub(super) fn chunks(&self) -> usize {
+        self.down * self.across
+    }
+
+    /// The rows and panels of chunk `i`; `rows` and `unit` as they were cut.
+    pub(super) fn chunk(&self, i: usize, rows: usize, unit: usize) -> (Range<usize>, Range<usize>) {
+        let at = |i: usize, of: usize, total: usize| i * total / of;
+        let (i, j) = (i % self.down, i / self.down);
+        let row = |i: usize| (at(i, self.down, self.rows) * ROWS).min(rows);
+        let panel = |j: usize| at(j, self.across, self.units) * unit;
+        (row(i)..row(i + 1), panel(j)..panel(j + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_the_item_and_none_is_too_large() {
+        for (m, n, k, options) in [
+            (1, 1, 1, ""),
+            (7, 65, 0, ""),
+            (256, 256, 256, ""),
+            (1025, 4097, 300, ""),
+            (2048, 11008, 4096, ""),
+            (513, 1282, 77, " act=silu gate=halves"),
+        ] {
+            let text = format!("gemm 1x{m}x{n}x{k} f32:f32:f32{options}");
+            let problem: kp_hal::op::GemmProblem = text.parse().expect("a problem");
+            for (width, threads) in [(4, 1), (16, 2), (64, 2), (64, 7)] {
+                let panels = Panels::of(problem.spec(), width);
+                let cuts = Cuts::of(&panels, m, k, threads);
+                let mut seen = vec![0; m * panels.count()];
+                for i in 0..cuts.chunks() {
+                    let (rows, run) = cuts.chunk(i, m, panels.unit());
+                    assert!(
+                        rows.len() <= CHUNK_ROWS + ROWS && run.len() * width <= CHUNK_COLS,
+                        "{text} {rows:?} {run:?}"
+                    );
+                    for row in rows {
+                        run.clone().for_each(|p| seen[row * panels.count() + p] += 1);
+                    }
+                }
+                assert!(seen.iter().all(|&times| times == 1), "{text} in panels of {width} for {threads}");
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The register tile: some rows of A times one panel of B, summed in registers over a run of k.
+//!
+//! ```text
+//!              b    NV vectors of each row
+//!            ┌────────────────┐
+//!        k   │                │
+//!            └────────────────┘
+//!     a  k        c
+//!   ┌───────┐┌────────────────┐
+//!   │ ROWS  ││ ROWS × NV sums │   a number of A is spread over a vector as it is loaded, and meets NV vectors of B
+//!   └───────┘└────────────────┘
+//! ```
+//! With four vectors of B, six rows of A and 24 sums, 32 registers are full and an AVX-512 step is 24 multiply-adds for
+//! ten loads. Twelve rows and two vectors are as many sums for 14 loads, and 6 % slower on a processor with two units
+//! (Ice Lake, from L1); eight rows and three vectors are as fast, but 48 columns divide few matrices.
+
+use crate::{
+    numbers::Real,
+    simd::{Work, vector::Vectors},
+};
+use std::{marker::PhantomData, slice};
+
+/// Most rows of a tile.
+pub(crate) const ROWS: usize = 6;
+
+/// One tile: `rows` × `NV` vectors.
+///
+/// `a` points to the first of `rows` rows of `k` numbers, `lda` apart; `b` to `k` rows of `NV` vectors, `ldb` apart; `c`
+/// to `rows` rows of `NV` vectors, `ldc` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile<R> {
+    pub(crate) rows: usize,
+    pub(crate) k: usize,
+    pub(crate) a: *const R,
+    pub(crate) lda: usize,
+    pub(crate) b: *const R,
+    pub(crate) ldb: usize,
+    pub(crate) c: *mut R,
+    pub(crate) ldc: usize,
+    /// Whether sums are stored, rather than added to what is there.
+    pub(crate) first: bool,
+    /// What is wanted next.
+    pub(crate) ahead: Ahead<R>,
+}
+
+/// What a tile asks for while it computes, so that it is in L2 when its turn comes: the next [`LINES`] cache lines every
+/// [`GROUP`] steps of k. They may lie anywhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead<R> {
+    pub(crate) at: *const R,
+}
+
+impl<R> Ahead<R> {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self { at: std::ptr::null() };
+}
+
+/// Steps of k between two requests, and the lines of one.
+pub(crate) const GROUP: usize = 8;
+pub(crate) const LINES: usize = 2;
+
+impl<R: Real> Tile<R> {
+    /// Computes it.
+    ///
+    /// # Safety
+    /// The pointers are aligned and name what they say, of which nothing else writes A and B or accesses C.
+    #[inline(always)]
+    pub(crate) unsafe fn run<I: Vectors<R>, const NV: usize>(self) {
+        macro_rules! of {
+            ($rows:literal) => {
+                I::run(Rows::<I, R, $rows, NV>(self, PhantomData))
+            };
+        }
+        match self.rows {
+            0 => {}
+            1 => of!(1),
+            2 => of!(2),
+            3 => of!(3),
+            4 => of!(4),
+            5 => of!(5),
+            _ => of!(6),
+        }
+    }
+}
+
+/// How many of `left` rows the next tile takes, so that none has so few that its sums wait for each other.
+#[inline(always)]
+pub(crate) fn next_rows(left: usize) -> usize {
+    match left {
+        0..=6 => left,
+        7 | 8 => 4,
+        9 => 5,
+        _ => ROWS,
+    }
+}
+
+/// A tile of a known number of rows. Only [`Tile::run`] makes one, by whose promise the pointers are valid.
+struct Rows<I, R, const MR: usize, const NV: usize>(Tile<R>, PhantomData<fn() -> I>);
+
+impl<I: Vectors<R>, R: Real, const MR: usize, const NV: usize> Work for Rows<I, R, MR, NV> {
+    #[inline(always)]
+    fn run(self) {
+        let Tile { k, a, lda, b, ldb, c, ldc, first, ahead, .. } = self.0;
+        let mut sums = [[I::splat(R::ZERO); NV]; MR];
+        // SAFETY: as `Tile::run` was promised; prefetching may name anything.
+        unsafe {
+            for row in 0..MR {
+                for j in 0..NV {
+                    prefetch::<L1, R>(c.wrapping_add(row * ldc + j * I::N));
+                }
+            }
+            let (mut a, mut b, mut wanted, asks) = (a, b, ahead.at, !ahead.at.is_null());
+            for _ in 0..k / GROUP {
+                if asks {
+                    for _ in 0..LINES {
+                        prefetch::<L2, R>(wanted);
+                        wanted = wanted.wrapping_add(64 / size_of::<R>());
+                    }
+                }
+                for _ in 0..GROUP {
+                    step::<I, R, MR, NV>(&mut sums, a, lda, b, ldb);
+                    (a, b) = (a.wrapping_add(1), b.wrapping_add(ldb));
+                }
+            }
+            for _ in 0..k % GROUP {
+                step::<I, R, MR, NV>(&mut sums, a, lda, b, ldb);
+                (a, b) = (a.wrapping_add(1), b.wrapping_add(ldb));
+            }
+            for (row, sums) in sums.iter().enumerate() {
+                for (j, &sum) in sums.iter().enumerate() {
+                    let c = slice::from_raw_parts_mut(c.add(row * ldc + j * I::N), I::N);
+                    let total = if first { sum } else { I::times_plus(sum, I::splat(R::ONE), I::load(c)) };
+                    I::store(total, c);
+                }
+            }
+        }
+    }
+}
+
+/// A step of k.
+///
+/// # Safety
+/// `a` points to a column of `MR` numbers, `lda` apart, `b` to `NV` vectors.
+#[inline(always)]
+unsafe fn step<I: Vectors<R>, R: Real, const MR: usize, const NV: usize>(
+    sums: &mut [[I::V; NV]; MR],
+    a: *const R,
+    lda: usize,
+    b: *const R,
+    ldb: usize,
+) {
+    let mut of_b = [I::splat(R::ZERO); NV];
+    for (j, of_b) in of_b.iter_mut().enumerate() {
+        // SAFETY: passed on.
+        *of_b = I::load(unsafe { slice::from_raw_parts(b.wrapping_add(j * I::N), I::N) });
+        prefetch::<L1, R>(b.wrapping_add(STEPS_AHEAD * ldb + j * I::N));
+    }
+    for (row, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: passed on.
+        let of_a = I::splat(unsafe { *a.wrapping_add(row * lda) });
+        for (sum, &of_b) in sums.iter_mut().zip(&of_b) {
+            *sum = I::times_plus(of_a, of_b, *sum);
+        }
+    }
+}
+
+/// How many rows of B are asked for ahead of their use: as far as L2 is away, and more, for it may not be in L2 yet.
+const STEPS_AHEAD: usize = 16;
+
+/// Caches, as [`prefetch`] is told.
+const L1: i32 = 0;
+const L2: i32 = 1;
+
+/// Asks for the line at `at`, wherever it points.
+#[inline(always)]
+fn prefetch<const CACHE: i32, T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has it, and it may name any address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        if CACHE == L1 {
+            _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        } else {
+            _mm_prefetch::<_MM_HINT_T1>(at.cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
