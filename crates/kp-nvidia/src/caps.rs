@@ -30,6 +30,8 @@ pub(crate) struct Facts {
     pub(crate) clusters: bool,
     pub(crate) tensor_maps: bool,
     pub(crate) pools: bool,
+    /// Whether kernels that no device has run yet may run.
+    pub(crate) untried: bool,
 }
 
 /// One generation of SMs: dense operations a cycle of one of them, a multiply-add being two.
@@ -189,6 +191,7 @@ fn features(facts: &Facts, version: u32) -> Vec<&'static str> {
         ("pdl", version >= 90),
         ("tcgen05", datacenter_blackwell),
         ("tma", facts.tensor_maps),
+        ("untried", facts.untried),
         ("wgmma", facts.major == 9),
     ]
     .into_iter()

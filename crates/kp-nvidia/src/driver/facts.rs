@@ -59,6 +59,7 @@ pub(crate) fn facts(api: &Api, device: CUdevice) -> Result<Facts> {
         clusters: number(A::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)? != 0,
         tensor_maps: number(A::CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED)? != 0,
         pools: number(A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? != 0,
+        untried: std::env::var_os("KP_UNTRIED").is_some_and(|value| value == "1"),
     })
 }
 

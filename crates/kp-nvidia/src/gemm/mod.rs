@@ -19,10 +19,10 @@ mod macros;
 mod maps;
 pub(crate) mod simt;
 pub(crate) mod simt_store;
-pub(crate) mod sm80;
-mod sm80_skinny;
 mod sm100;
 mod sm120;
+pub(crate) mod sm80;
+mod sm80_skinny;
 mod sm90;
 mod sm90_e4m3_1d1d;
 mod sm90_e4m3_1d2d;
@@ -151,6 +151,15 @@ fn sizes(spec: &GemmSpec) -> Check {
 fn padding(spec: &GemmSpec, rows: u32) -> Option<Cow<'static, str>> {
     let whole = u64::from(spec.m).next_multiple_of(rows.into());
     (whole != u64::from(spec.m)).then(|| format!("pads m from {} to {whole}", spec.m).into())
+}
+
+/// Refuses a kernel that no device has run yet, unless such were asked for.
+fn untried(caps: &Caps) -> Check {
+    if caps.has("untried") {
+        Ok(())
+    } else {
+        Err(Unsupported::Feature { need: "KP_UNTRIED=1: no device has run it yet" })
+    }
 }
 
 /// The note of a kernel that no device has run yet, see `kernels/gemm/blackwell.md`.

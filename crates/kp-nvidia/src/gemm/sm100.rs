@@ -54,6 +54,7 @@ impl Kernel<Gemm> for Sm100 {
         if !caps.has("tcgen05") {
             return Err(Unsupported::Arch { need: "sm_100a", got: caps.arch.to_string() });
         }
+        super::untried(caps)?;
         let kind = operands(spec)?;
         super::sizes(spec)?;
         maps::check(&spec.a, ["ld of a", "batch stride of a"], spec.batch, p.align())?;
@@ -181,7 +182,7 @@ fn build(spec: &GemmSpec, kind: Kind, tile: &Tile, room: &Room) -> Build {
 /// Enough of a B200 to ask what is built there.
 fn b200() -> Caps {
     let mut caps = Caps::new(DeviceKind::Gpu, "sm_100a");
-    caps.set_features(["cp.async", "fp4", "fp8", "tcgen05"]);
+    caps.set_features(["cp.async", "fp4", "fp8", "tcgen05", "untried"]);
     (caps.units, caps.shared_bytes) = (148, 227 << 10);
     caps
 }

@@ -43,6 +43,7 @@ impl Kernel<Gemm> for Sm120 {
         if !caps.has("block_scale") {
             return Err(Unsupported::Arch { need: "sm_120a", got: caps.arch.to_string() });
         }
+        super::untried(caps)?;
         operands(p.spec())?;
         // A word of four scales.
         if p.align().bytes() < 4 {

@@ -9,6 +9,10 @@ use kp_hal::{
 
 /// A device by its compute capability.
 fn device(version: u32) -> Caps {
+    caps::of(&caps::Facts { untried: true, ..facts(version) })
+}
+
+fn facts(version: u32) -> caps::Facts {
     // Compute capability, SMs, clock in MHz, shared memory of a block in KiB, L2 in MiB, bits and clock in MHz of memory.
     const DEVICES: [(u32, u32, u32, u32, u32, u32, u32); 9] = [
         (70, 80, 1530, 96, 6, 4096, 877),
@@ -23,7 +27,7 @@ fn device(version: u32) -> Caps {
     ];
     let found = DEVICES.iter().find(|device| device.0 == version).expect("a device of the table");
     let &(_, units, clock, shared, l2, bits, memory_clock) = found;
-    let facts = caps::Facts {
+    caps::Facts {
         name: format!("sm_{version}"),
         major: version / 10,
         minor: version % 10,
@@ -40,8 +44,7 @@ fn device(version: u32) -> Caps {
         tensor_maps: version >= 90,
         pools: true,
         ..caps::Facts::default()
-    };
-    caps::of(&facts)
+    }
 }
 
 const ALL: [u32; 9] = [70, 75, 80, 86, 89, 90, 100, 120, 121];
@@ -158,6 +161,17 @@ fn blocks_with_scales_are_multiplied_as_they_are_on_blackwell() {
     assert!(!runs(100, "sm100", "gemm 1x64x64x96 e2m1@nv^tiles:e2m1@nv^tiles:f32 b=col"));
     assert!(!runs(120, "sm120", "gemm 1x64x64x96 e4m3@mx:e4m3@mx:f32 b=col"));
     assert!(runs(120, "sm120", "gemm 1x64x64x96 e4m3@mx^tiles:e4m3@mx^tiles:f32 b=col"));
+}
+
+#[test]
+fn what_no_device_has_run_is_for_those_who_ask() {
+    for (version, line) in
+        [(100, "gemm 1x4096x4096x4096 bf16:bf16:bf16 b=col"), (120, "gemm 1x4096x4096x4096 e4m3@mx:e4m3@mx:bf16 b=col")]
+    {
+        let p: GemmProblem = line.parse().expect(line);
+        let found = candidates(LIST, &caps::of(&facts(version)), &p);
+        assert!(found.iter().all(|(kernel, ..)| kernel.name() != best(version, line)), "{line}");
+    }
 }
 
 #[test]
