@@ -12,7 +12,7 @@
 
 use super::{
     few::{
-        columns::{self, Dots, Few, HEIGHTS, MOST, NEAR, Task},
+        columns::{self, BREADTHS, BROAD, Dots, Few, HEIGHTS, MOST, NEAR, SUMS, Task},
         dots::{self, Bf16, Bytes, Column, F16, F32, I8, Kind, Nibbles, STEP, Table, U8, dots},
         lists,
     },
@@ -118,7 +118,7 @@ fn varies(spec: &GemmSpec) -> bool {
 }
 
 /// The loop for one height.
-type Loop = unsafe fn(&Table, &[f32], Column<'_>, &mut [f32]);
+type Loop = unsafe fn(&Table, &[f32], &[Column<'_>], &mut [f32]);
 
 /// Sums of numbers.
 struct Numbers<E> {
@@ -138,10 +138,10 @@ impl<E> Numbers<E> {
         macro_rules! loops {
             ($code:ty, $scaled:literal, $shifted:literal) => {
                 [
-                    dots::<$code, 1, 4, $scaled, $shifted> as Loop,
-                    dots::<$code, 2, 2, $scaled, $shifted> as Loop,
-                    dots::<$code, 4, 2, $scaled, $shifted> as Loop,
-                    dots::<$code, 8, 1, $scaled, $shifted> as Loop,
+                    dots::<$code, 1, 8, 1, $scaled, $shifted> as Loop,
+                    dots::<$code, 2, 4, 1, $scaled, $shifted> as Loop,
+                    dots::<$code, 4, 4, 1, $scaled, $shifted> as Loop,
+                    dots::<$code, 8, 2, 1, $scaled, $shifted> as Loop,
                 ]
             };
         }
@@ -207,7 +207,7 @@ impl<E: Real + Number> Dots for Numbers<E> {
 
     fn work_bytes(&self) -> usize {
         let list = self.steps() * STEP / dots::SHARE * size_of::<f32>();
-        2 * list.next_multiple_of(64)
+        2 * (BROAD * list).next_multiple_of(64)
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
@@ -240,8 +240,8 @@ impl<E: Real + Number> Dots for Numbers<E> {
         let rows = HEIGHTS[height];
         let a = &columns::numbers::<f32>(a)[..self.steps() * rows * STEP];
         let list = self.steps() * STEP / dots::SHARE;
-        let (scales, rest) = columns::take::<f32>(work, list);
-        let (zeros, _) = columns::take::<f32>(rest, list);
+        let (scales, rest) = columns::take::<f32>(work, BROAD * list);
+        let (zeros, _) = columns::take::<f32>(rest, BROAD * list);
         for sums in sums.chunks_mut(ld).take(item.rows) {
             sums[..columns.len()].fill(E::ZERO);
         }
@@ -252,25 +252,35 @@ impl<E: Real + Number> Dots for Numbers<E> {
             let a = &a[steps.start * rows * STEP..steps.end * rows * STEP];
             let shares = steps.len() * STEP / dots::SHARE;
             let ld_bytes = self.spec.b.dtype().bytes(self.spec.b.ld.into()) as usize;
-            let ahead = columns::ahead(steps.len() * self.kind.step_bytes(), ld_bytes, inner.len() == k);
-            for (j, o) in columns.clone().enumerate() {
-                let mut column =
-                    Column { codes: columns::codes(b, item.b, o, inner.clone()), scales: &[], zeros: &[], ahead };
-                if self.varies {
+            let ahead = columns::ahead(BREADTHS[height], ld_bytes, inner.len() == k);
+            let breadth = BREADTHS[height];
+            for o in columns.clone().step_by(breadth) {
+                let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
+                let lists = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));
+                for (c, (column, (scales, zeros))) in some[..breadth].iter_mut().zip(lists).enumerate() {
+                    // Past the last column, that one again.
+                    let o = (o + c).min(columns.end - 1);
+                    column.codes = columns::codes(b, item.b, o, inner.clone());
                     // SAFETY: `supports` asked for the features.
-                    unsafe { lists::scales(b, item.b, o, inner.start, &mut scales[..shares]) };
-                    column.scales = &scales[..shares];
+                    unsafe {
+                        if self.varies {
+                            lists::scales(b, item.b, o, inner.start, dots::SHARE, &mut scales[..shares]);
+                            column.scales = &scales[..shares];
+                        }
+                        if b.matrix.format.has_zero() {
+                            lists::zeros(b, item.b, o, inner.start, dots::SHARE, &mut zeros[..shares]);
+                            column.zeros = &zeros[..shares];
+                        }
+                    }
                 }
-                if b.matrix.format.has_zero() {
-                    // SAFETY: as above.
-                    unsafe { lists::zeros(b, item.b, o, inner.start, &mut zeros[..shares]) };
-                    column.zeros = &zeros[..shares];
-                }
-                let mut some = [0.0; MOST];
+                let mut of_rows = [0.0; SUMS];
                 // SAFETY: as above.
-                unsafe { self.loops[height](&self.table, a, column, &mut some[..rows]) };
-                for (sums, some) in sums.chunks_mut(ld).zip(&some[..item.rows]) {
-                    sums[j] += E::from_f32(*some);
+                unsafe { self.loops[height](&self.table, a, &some[..breadth], &mut of_rows) };
+                let places = o - columns.start..columns.len();
+                for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
+                    for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {
+                        sums[j] += E::from_f32(more);
+                    }
                 }
             }
         }

@@ -15,7 +15,11 @@ pub(crate) mod product;
 pub(crate) mod side;
 mod tile;
 #[cfg(target_arch = "x86_64")]
+mod vnni;
+#[cfg(target_arch = "x86_64")]
 mod vnni_few_rows;
+#[cfg(target_arch = "x86_64")]
+mod vnni_tiles;
 
 #[cfg(test)]
 mod tests;
@@ -25,8 +29,14 @@ use kp_hal::{KernelList, op::Gemm};
 use packed::Packed;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) const KERNELS: KernelList<Gemm> =
-    &[&avx512_small::Avx512Small, &vnni_few_rows::VnniFewRows, &avx512_few_rows::Avx512FewRows, &FewRows, &Packed];
+pub(crate) const KERNELS: KernelList<Gemm> = &[
+    &avx512_small::Avx512Small,
+    &vnni_few_rows::VnniFewRows,
+    &avx512_few_rows::Avx512FewRows,
+    &vnni_tiles::VnniTiles,
+    &FewRows,
+    &Packed,
+];
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const KERNELS: KernelList<Gemm> = &[&FewRows, &Packed];

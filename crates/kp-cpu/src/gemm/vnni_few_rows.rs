@@ -14,7 +14,7 @@
 use super::{
     few::{
         byte_dots::{self, Column, Eight, Four, Lift, Rows, scaled, whole},
-        columns::{self, Dots, Few, HEIGHTS, MOST, NEAR, Task},
+        columns::{self, BREADTHS, BROAD, Dots, Few, HEIGHTS, MOST, NEAR, SUMS, Task},
         dots::{SHARE, STEP},
         lists,
     },
@@ -157,8 +157,8 @@ pub(crate) fn unit(format: Format) -> f32 {
 }
 
 /// The loops for one height.
-type Whole = unsafe fn(&Lift, Rows<'_>, Column<'_>, &mut [i32]);
-type Scaled = unsafe fn(&Lift, Rows<'_>, Column<'_>, &mut [f32]);
+type Whole = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], &mut [i32]);
+type Scaled = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], &mut [f32]);
 
 /// One for each of [`HEIGHTS`].
 enum Loops {
@@ -184,10 +184,10 @@ impl<E> Codes<E> {
         macro_rules! scaled {
             ($width:ty, $vary:literal, $shifted:literal) => {
                 Loops::Scaled([
-                    scaled::<$width, 1, $vary, $shifted> as Scaled,
-                    scaled::<$width, 2, $vary, $shifted> as Scaled,
-                    scaled::<$width, 4, $vary, $shifted> as Scaled,
-                    scaled::<$width, 8, $vary, $shifted> as Scaled,
+                    scaled::<$width, 1, 8, $vary, $shifted> as Scaled,
+                    scaled::<$width, 2, 4, $vary, $shifted> as Scaled,
+                    scaled::<$width, 4, 4, $vary, $shifted> as Scaled,
+                    scaled::<$width, 8, 2, $vary, $shifted> as Scaled,
                 ])
             };
         }
@@ -195,10 +195,10 @@ impl<E> Codes<E> {
             ($width:ty) => {
                 match (a_varies || b_varies, a_varies, spec.b.format.has_zero()) {
                     (false, ..) => Loops::Whole([
-                        whole::<$width, 1, 2> as Whole,
-                        whole::<$width, 2, 2> as Whole,
-                        whole::<$width, 4, 2> as Whole,
-                        whole::<$width, 8, 2> as Whole,
+                        whole::<$width, 1, 8, 1> as Whole,
+                        whole::<$width, 2, 4, 1> as Whole,
+                        whole::<$width, 4, 4, 1> as Whole,
+                        whole::<$width, 8, 2, 1> as Whole,
                     ]),
                     (true, false, false) => scaled!($width, false, false),
                     (true, false, true) => scaled!($width, false, true),
@@ -239,7 +239,7 @@ impl<E: Real + Number> Dots for Codes<E> {
     }
 
     fn work_bytes(&self) -> usize {
-        2 * (self.steps() * STEP / SHARE * size_of::<f32>()).next_multiple_of(64)
+        2 * (BROAD * self.steps() * STEP / SHARE * size_of::<f32>()).next_multiple_of(64)
             + MOST * columns::WIDE * size_of::<u32>()
     }
 
@@ -286,7 +286,7 @@ impl<E: Real + Number> Dots for Codes<E> {
                 let mut list = [0.0; STEP / SHARE];
                 if row < item.rows {
                     // SAFETY: `supports` asked for the features.
-                    unsafe { lists::scales(&product.a, item.row_batch, item.row + row, inner.start, &mut list) };
+                    unsafe { lists::scales(&product.a, item.row_batch, item.row + row, inner.start, SHARE, &mut list) };
                 }
                 // SAFETY: as above.
                 let scales = unsafe { scales.part(i * count..(i + 1) * count) };
@@ -310,8 +310,8 @@ impl<E: Real + Number> Dots for Codes<E> {
         let (codes, lanes, row_scales) =
             (columns::numbers(codes), columns::numbers(lanes), columns::numbers(row_scales));
         let list = self.steps() * STEP / SHARE;
-        let (scales, rest) = columns::take::<f32>(work, list);
-        let (zeros, rest) = columns::take::<f32>(rest, list);
+        let (scales, rest) = columns::take::<f32>(work, BROAD * list);
+        let (zeros, rest) = columns::take::<f32>(rest, BROAD * list);
         let (totals, _) = columns::take::<u32>(rest, MOST * columns.len());
         scales.fill(1.0);
         totals.fill(0);
@@ -330,36 +330,47 @@ impl<E: Real + Number> Dots for Codes<E> {
             };
             let shares = steps.len() * STEP / SHARE;
             let ld_bytes = self.spec.b.dtype().bytes(self.spec.b.ld.into()) as usize;
-            let step_bytes = STEP * self.spec.b.dtype().bits() as usize / 8;
-            let ahead = columns::ahead(steps.len() * step_bytes, ld_bytes, inner.len() == k);
-            for (j, o) in columns.clone().enumerate() {
-                // SAFETY: `supports` asked for the features.
-                unsafe {
-                    if self.b_varies {
-                        lists::scales(b, item.b, o, inner.start, &mut scales[..shares]);
+            let ahead = columns::ahead(BREADTHS[height], ld_bytes, inner.len() == k);
+            let breadth = BREADTHS[height];
+            for o in columns.clone().step_by(breadth) {
+                let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
+                let lists = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));
+                for (c, (column, (scales, zeros))) in some[..breadth].iter_mut().zip(lists).enumerate() {
+                    // Past the last column, that one again.
+                    let o = (o + c).min(columns.end - 1);
+                    // SAFETY: `supports` asked for the features.
+                    unsafe {
+                        if self.b_varies {
+                            lists::scales(b, item.b, o, inner.start, SHARE, &mut scales[..shares]);
+                        }
+                        if b.matrix.format.has_zero() {
+                            lists::zeros(b, item.b, o, inner.start, SHARE, &mut zeros[..shares]);
+                            zeros[..shares].iter_mut().for_each(|zero| *zero += self.offset as f32);
+                        }
                     }
-                    if b.matrix.format.has_zero() {
-                        lists::zeros(b, item.b, o, inner.start, &mut zeros[..shares]);
-                        zeros[..shares].iter_mut().for_each(|zero| *zero += self.offset as f32);
-                    }
+                    let codes = columns::codes(b, item.b, o, inner.clone());
+                    *column = Column { codes, scales: &scales[..shares], zeros: &zeros[..shares], ahead };
                 }
-                let codes = columns::codes(b, item.b, o, inner.clone());
-                let column = Column { codes, scales: &scales[..shares], zeros: &zeros[..shares], ahead };
+                let places = o - columns.start..columns.len();
                 match &self.loops {
                     Loops::Whole(loops) => {
-                        let mut some = [0; MOST];
+                        let mut of_rows = [0; SUMS];
                         // SAFETY: as above.
-                        unsafe { loops[height](&self.lift, a, column, &mut some[..rows]) };
-                        for (total, some) in totals.chunks_mut(columns.len()).zip(some) {
-                            total[j] = total[j].wrapping_add(some as u32);
+                        unsafe { loops[height](&self.lift, a, &some[..breadth], &mut of_rows) };
+                        for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
+                            for (total, &more) in totals.chunks_mut(columns.len()).zip(of_rows) {
+                                total[j] = total[j].wrapping_add(more as u32);
+                            }
                         }
                     }
                     Loops::Scaled(loops) => {
-                        let mut some = [0.0; MOST];
+                        let mut of_rows = [0.0; SUMS];
                         // SAFETY: as above.
-                        unsafe { loops[height](&self.lift, a, column, &mut some[..rows]) };
-                        for (sums, some) in sums.chunks_mut(ld).zip(&some[..item.rows]) {
-                            sums[j] += E::from_f32(*some);
+                        unsafe { loops[height](&self.lift, a, &some[..breadth], &mut of_rows) };
+                        for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
+                            for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {
+                                sums[j] += E::from_f32(more);
+                            }
                         }
                     }
                 }

@@ -10,11 +10,11 @@
 
 use super::dots::{SHARE, STEP, Steps};
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_loadu_ps, _mm256_loadu_ps, _mm512_add_epi32, _mm512_and_si512, _mm512_castps128_ps512,
-    _mm512_castps256_ps512, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_reduce_add_epi32,
-    _mm512_reduce_add_ps, _mm512_set1_epi8, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_shuffle_epi8, _mm512_srli_epi16, _mm512_xor_si512,
+    __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_add_epi32, _mm512_and_si512,
+    _mm512_broadcast_i32x4, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
+    _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi8, _mm512_setr_epi32,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_srli_epi16, _mm512_xor_si512,
 };
 
 /// Width of the column's codes.
@@ -77,98 +77,137 @@ pub(crate) struct Rows<'a> {
     pub(crate) scales: &'a [f32],
 }
 
-/// Adds to `sums` the products of lifted codes, which wrap.
+/// Adds to `sums` the products of `R` rows with lifted codes of `C` columns of one length, column by column; sums wrap.
 ///
 /// # Panics
-/// If the rows do not cover the column's steps.
+/// If the rows do not cover the columns' steps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn whole<T: Width, const R: usize, const N: usize>(
+pub(crate) fn whole<T: Width, const R: usize, const C: usize, const N: usize>(
     lift: &Lift,
     a: Rows<'_>,
-    column: Column<'_>,
+    columns: &[Column<'_>],
     sums: &mut [i32],
 ) {
-    let mut totals = [[_mm512_setzero_si512(); N]; R];
+    let (columns, count) = alike::<T, C>(columns);
+    let a = &a.codes[..count * R * STEP];
+    let mut totals = [[[_mm512_setzero_si512(); N]; C]; R];
     let lift = Lifting::new(lift);
-    let steps = Steps::new(column.codes, T::LINES * 64, column.ahead);
-    for s in 0..column.codes.len().div_ceil(T::LINES * 64) {
-        let codes = steps.at(s);
-        let a = &a.codes[s * R * STEP..(s + 1) * R * STEP];
-        for line in 0..T::LINES {
-            // SAFETY: a whole step of codes is there.
-            let parts = unsafe { lift.line::<T>(codes.add(64 * line)) };
-            for r in 0..R {
-                for (h, part) in parts.iter().enumerate().take(2 / T::LINES) {
+    let codes = columns.each_ref().map(|column| Steps::new(column.codes, T::LINES * 64, column.ahead));
+    for s in 0..count {
+        // SAFETY: a whole step of codes is there, and of each row.
+        unsafe {
+            let mut starts = [std::ptr::null(); C];
+            for c in 0..C {
+                starts[c] = codes[c].at(s);
+            }
+            let a = a.as_ptr().add(s * R * STEP);
+            for line in 0..T::LINES {
+                let mut parts = [[_mm512_setzero_si512(); 2]; C];
+                for c in 0..C {
+                    parts[c] = lift.line::<T>(starts[c].add(64 * line));
+                }
+                for h in 0..2 / T::LINES {
                     let i = 2 * line / T::LINES + h;
-                    // SAFETY: half a step of row `r`, which is there.
-                    let row = unsafe { _mm512_loadu_si512(a.as_ptr().add(r * STEP + i * 64).cast()) };
-                    totals[r][i % N] = _mm512_dpbusd_epi32(totals[r][i % N], *part, row);
+                    for r in 0..R {
+                        let row = _mm512_loadu_si512(a.add(r * STEP + i * 64).cast());
+                        for c in 0..C {
+                            totals[r][c][i % N] = _mm512_dpbusd_epi32(totals[r][c][i % N], parts[c][h], row);
+                        }
+                    }
                 }
             }
         }
     }
-    for (sum, totals) in sums.iter_mut().zip(totals) {
-        let total = totals[1..].iter().fold(totals[0], |a, &b| _mm512_add_epi32(a, b));
-        *sum = sum.wrapping_add(_mm512_reduce_add_epi32(total));
+    for (r, totals) in totals.iter().enumerate() {
+        for (c, totals) in totals.iter().enumerate() {
+            let total = totals[1..].iter().fold(totals[0], |a, &b| _mm512_add_epi32(a, b));
+            let sum = &mut sums[c * R + r];
+            *sum = sum.wrapping_add(_mm512_reduce_add_epi32(total));
+        }
     }
 }
 
-/// Adds to `sums` the products, with scales that change along k: those of the column, and of rows if they `VARY`; and
-/// zero points if it is `SHIFTED`.
+/// Adds to `sums` the products alike, with scales that change along k: those of columns, and of rows if they `VARY`; and
+/// zero points if columns are `SHIFTED`.
 ///
 /// # Panics
-/// If rows, scales or zero points do not cover the column's steps.
+/// If rows, scales or zero points do not cover the columns' steps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn scaled<T: Width, const R: usize, const VARY: bool, const SHIFTED: bool>(
+pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const VARY: bool, const SHIFTED: bool>(
     lift: &Lift,
     a: Rows<'_>,
-    column: Column<'_>,
+    columns: &[Column<'_>],
     sums: &mut [f32],
 ) {
-    let mut totals = [_mm512_setzero_ps(); R];
+    let (columns, count) = alike::<T, C>(columns);
+    let lanes = count * R * T::LINES * 16;
+    let (rows, given) = (&a.codes[..count * R * STEP], &a.lanes[..lanes]);
+    let row_scales = if VARY { &a.scales[..lanes] } else { &[] };
+    let mut totals = [[_mm512_setzero_ps(); C]; R];
     let lift = Lifting::new(lift);
-    let steps = Steps::new(column.codes, T::LINES * 64, column.ahead);
-    for s in 0..column.codes.len().div_ceil(T::LINES * 64) {
-        let codes = steps.at(s);
-        let rows = &a.codes[s * R * STEP..(s + 1) * R * STEP];
-        let lanes = &a.lanes[s * R * T::LINES * 16..(s + 1) * R * T::LINES * 16];
-        let row_scales = if VARY { &a.scales[s * R * T::LINES * 16..(s + 1) * R * T::LINES * 16] } else { &[] };
+    let codes = columns.each_ref().map(|column| Steps::new(column.codes, T::LINES * 64, column.ahead));
+    for s in 0..count {
         let share = s * STEP / SHARE..(s + 1) * STEP / SHARE;
-        let scales = &column.scales[share.clone()];
-        let zeros = if SHIFTED { &column.zeros[share] } else { &[] };
+        let mut starts = [std::ptr::null(); C];
+        for c in 0..C {
+            starts[c] = codes[c].at(s);
+        }
         for line in 0..T::LINES {
-            // SAFETY: a whole step of codes is there.
-            let parts = unsafe { lift.line::<T>(codes.add(64 * line)) };
-            let scale = shared::<T>(scales, line);
-            let zero = if SHIFTED { shared::<T>(zeros, line) } else { _mm512_setzero_ps() };
-            for r in 0..R {
-                let at = (r * T::LINES + line) * 16;
-                // SAFETY: a vector of this line and row, which is there.
-                let given = unsafe { _mm512_loadu_si512(lanes.as_ptr().add(at).cast()) };
-                let mut sum = if SHIFTED { _mm512_setzero_si512() } else { given };
-                for (h, part) in parts.iter().enumerate().take(2 / T::LINES) {
-                    let i = 2 * line / T::LINES + h;
-                    // SAFETY: half a step of row `r`, which is there.
-                    let row = unsafe { _mm512_loadu_si512(rows.as_ptr().add(r * STEP + i * 64).cast()) };
-                    sum = _mm512_dpbusd_epi32(sum, *part, row);
-                }
-                let mut sum = _mm512_cvtepi32_ps(sum);
+            let mut parts = [[_mm512_setzero_si512(); 2]; C];
+            let (mut scales, mut zeros) = ([_mm512_setzero_ps(); C], [_mm512_setzero_ps(); C]);
+            for c in 0..C {
+                // SAFETY: a whole step of codes is there.
+                parts[c] = unsafe { lift.line::<T>(starts[c].add(64 * line)) };
+                scales[c] = shared::<T>(&columns[c].scales[share.clone()], line);
                 if SHIFTED {
-                    // Whole numbers below 2²⁴: exact.
-                    sum = _mm512_fnmadd_ps(zero, std::arch::x86_64::_mm512_castsi512_ps(given), sum);
+                    zeros[c] = shared::<T>(&columns[c].zeros[share.clone()], line);
                 }
-                let scale = match VARY {
-                    // SAFETY: a vector of this line and row, which is there.
-                    true => _mm512_mul_ps(scale, unsafe { _mm512_loadu_ps(row_scales.as_ptr().add(at)) }),
-                    false => scale,
-                };
-                totals[r] = _mm512_fmadd_ps(sum, scale, totals[r]);
+            }
+            for r in 0..R {
+                let at = ((s * R + r) * T::LINES + line) * 16;
+                // SAFETY: vectors of this step, line and row, which are there.
+                unsafe {
+                    let given = _mm512_loadu_si512(given.as_ptr().add(at).cast());
+                    let mut sums = [if SHIFTED { _mm512_setzero_si512() } else { given }; C];
+                    for h in 0..2 / T::LINES {
+                        let i = 2 * line / T::LINES + h;
+                        let row = _mm512_loadu_si512(rows.as_ptr().add((s * R + r) * STEP + i * 64).cast());
+                        for c in 0..C {
+                            sums[c] = _mm512_dpbusd_epi32(sums[c], parts[c][h], row);
+                        }
+                    }
+                    for c in 0..C {
+                        let mut sum = _mm512_cvtepi32_ps(sums[c]);
+                        if SHIFTED {
+                            // Whole numbers below 2²⁴: exact.
+                            sum = _mm512_fnmadd_ps(zeros[c], _mm512_castsi512_ps(given), sum);
+                        }
+                        let scale = match VARY {
+                            true => _mm512_mul_ps(scales[c], _mm512_loadu_ps(row_scales.as_ptr().add(at))),
+                            false => scales[c],
+                        };
+                        totals[r][c] = _mm512_fmadd_ps(sum, scale, totals[r][c]);
+                    }
+                }
             }
         }
     }
-    for (sum, total) in sums.iter_mut().zip(totals) {
-        *sum += _mm512_reduce_add_ps(total);
+    for (r, totals) in totals.iter().enumerate() {
+        for (c, &total) in totals.iter().enumerate() {
+            sums[c * R + r] += _mm512_reduce_add_ps(total);
+        }
     }
+}
+
+/// `columns` and how many steps each has.
+///
+/// # Panics
+/// If they are not `C` of one length.
+fn alike<'c, 'a, T: Width, const C: usize>(columns: &'c [Column<'a>]) -> (&'c [Column<'a>; C], usize) {
+    let columns: &[Column<'_>; C] = columns.try_into().expect("as many columns as the loop is for");
+    let len = columns[0].codes.len();
+    assert!(columns.iter().all(|column| column.codes.len() == len), "columns of one length");
+    (columns, len.div_ceil(T::LINES * 64))
 }
 
 /// A [`Lift`] in registers.
@@ -183,8 +222,8 @@ impl Lifting {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     fn new(lift: &Lift) -> Self {
         // SAFETY: sixteen bytes.
-        let table = unsafe { std::arch::x86_64::_mm_loadu_si128(lift.table.as_ptr().cast()) };
-        Self { flip: _mm512_set1_epi8(lift.flip as i8), table: std::arch::x86_64::_mm512_broadcast_i32x4(table) }
+        let table = unsafe { _mm_loadu_si128(lift.table.as_ptr().cast()) };
+        Self { flip: _mm512_set1_epi8(lift.flip as i8), table: _mm512_broadcast_i32x4(table) }
     }
 
     /// The unsigned codes of a line: one vector, or those of even and those of odd place.

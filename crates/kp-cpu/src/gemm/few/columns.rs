@@ -27,6 +27,17 @@ pub(crate) const MOST: usize = 8;
 /// Row counts that loops are compiled for.
 pub(crate) const HEIGHTS: [usize; 4] = [1, 2, 4, 8];
 
+/// How many columns loops of each height take at once: with few rows, because memory is fastest when it is read in several
+/// places (on an Ice Lake server 10.0 GB/s of one, 12.7 of four, 13.7 of eight); with more, because a row is then not read
+/// for each column.
+pub(crate) const BREADTHS: [usize; 4] = [8, 4, 4, 2];
+
+/// The most of them.
+pub(crate) const BROAD: usize = 8;
+
+/// The most sums of a loop.
+pub(crate) const SUMS: usize = 16;
+
 /// The place in [`HEIGHTS`] of the least that has room for `rows`.
 pub(crate) fn height(rows: usize) -> usize {
     HEIGHTS.iter().position(|&h| h >= rows).expect("few rows")
@@ -36,7 +47,7 @@ pub(crate) fn height(rows: usize) -> usize {
 pub(crate) const NEAR: usize = 32 << 10;
 
 /// How far ahead of its use memory is asked for, in bytes: farther, lines are lost again before they are read.
-const AHEAD: usize = 2560;
+const AHEAD: usize = 512;
 
 /// A way to compute the sums.
 pub(crate) trait Dots: Send + Sync + 'static {
@@ -245,8 +256,8 @@ pub(crate) fn codes<'a>(side: &Side<'a>, batch: usize, o: usize, inner: Range<us
     &side.codes[byte(inner.start)..byte(inner.end)]
 }
 
-/// How far ahead memory is asked for when `bytes` of each column are read, `ld` bytes apart: what comes next, be it more
-/// of the column or the next columns.
-pub(crate) fn ahead(bytes: usize, ld: usize, is_whole: bool) -> usize {
-    if is_whole { AHEAD } else { AHEAD.div_ceil(bytes.max(1)) * ld }
+/// How far ahead memory is asked for in each of `breadth` columns that lie `ld` bytes apart: what comes next, be it more of
+/// the columns or, unless they are read as a `whole`, the same part of the next ones.
+pub(crate) fn ahead(breadth: usize, ld: usize, whole: bool) -> usize {
+    if whole { AHEAD } else { breadth * ld }
 }

@@ -14,7 +14,7 @@ use std::arch::x86_64::{
     _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
     _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_permutex2var_epi8,
     _mm512_permutexvar_ps, _mm512_reduce_add_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setr_epi32, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_sub_ps,
+    _mm512_setr_epi32, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_srlv_epi32, _mm512_sub_ps,
     _mm512_ternarylogic_epi32, _mm512_unpackhi_epi8, _mm512_unpacklo_epi8,
 };
 
@@ -94,45 +94,93 @@ pub(crate) struct Column<'a> {
     pub(crate) ahead: usize,
 }
 
-/// Adds to `sums` the products of `R` rows `a` with `column`; `a` holds for each step and row eight vectors, zeros past
-/// the end. Each row's sums are kept in `N` vectors.
+/// Adds to `sums` the products of `R` rows `a` with `C` columns of one length, column by column; `a` holds for each step
+/// and row eight vectors, zeros past the end. The sums of each row and column are kept in `N` vectors.
 ///
 /// # Panics
-/// If `a`, the scales or the zero points do not cover the column's steps.
+/// If `a`, the scales or the zero points do not cover the columns' steps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn dots<T: Code, const R: usize, const N: usize, const SCALED: bool, const SHIFTED: bool>(
+pub(crate) fn dots<T: Code, const R: usize, const C: usize, const N: usize, const SCALED: bool, const SHIFTED: bool>(
     table: &Table,
     a: &[f32],
-    column: Column<'_>,
+    columns: &[Column<'_>],
     sums: &mut [f32],
 ) {
-    let Column { codes, scales, zeros, ahead } = column;
+    let columns: &[Column<'_>; C] = columns.try_into().expect("as many columns as the loop is for");
     let bytes = T::KIND.step_bytes();
-    let steps = codes.len().div_ceil(bytes);
+    let steps = columns[0].codes.len().div_ceil(bytes);
     assert!(a.len() >= steps * R * STEP, "rows of {} numbers for {steps} steps", a.len() / R);
-    assert!(!SCALED || scales.len() * SHARE >= steps * STEP, "{} scales for {steps} steps", scales.len());
-    assert!(!SHIFTED || zeros.len() * SHARE >= steps * STEP, "{} zero points for {steps} steps", zeros.len());
+    for Column { codes, scales, zeros, .. } in columns {
+        assert!(
+            codes.len() == columns[0].codes.len(),
+            "columns of {} and {} bytes",
+            columns[0].codes.len(),
+            codes.len()
+        );
+        assert!(!SCALED || scales.len() * SHARE >= steps * STEP, "{} scales for {steps} steps", scales.len());
+        assert!(!SHIFTED || zeros.len() * SHARE >= steps * STEP, "{} zero points for {steps} steps", zeros.len());
+    }
     // SAFETY: each is 64 bytes.
     let tables = unsafe { table.0.each_ref().map(|t| _mm512_loadu_si512(t.as_ptr().cast())) };
-    let mut totals = [[_mm512_setzero_ps(); N]; R];
-    let codes = Steps::new(codes, bytes, ahead);
+    let mut totals = [[[_mm512_setzero_ps(); N]; C]; R];
+    let codes = columns.each_ref().map(|column| Steps::new(column.codes, bytes, column.ahead));
     for s in 0..steps {
-        let code = codes.at(s);
+        let part = |list: &[f32]| list.as_ptr().wrapping_add(s * STEP / SHARE);
         // SAFETY: a whole step of codes is there, and of all else, as asserted; where it is empty, it is not read.
         unsafe {
-            let (a, scales) = (a.as_ptr().add(s * R * STEP), scales.as_ptr().wrapping_add(s * STEP / SHARE));
-            let zeros = zeros.as_ptr().wrapping_add(s * STEP / SHARE);
-            step::<T, R, N, SCALED, SHIFTED>(&tables, code, a, scales, zeros, &mut totals);
+            let mut starts = [std::ptr::null(); C];
+            for c in 0..C {
+                starts[c] = codes[c].at(s);
+            }
+            let row = a.as_ptr().add(s * R * STEP);
+            // Few rows: sums of eight neighbours, then their scale. More: numbers are scaled once for all rows.
+            let sums_are_scaled = SCALED && T::KIND == Kind::Nibbles && R <= FEW;
+            let mut sums = if sums_are_scaled { [[[_mm512_setzero_ps(); N]; C]; R] } else { totals };
+            // Written out, so that shifts and places are constants.
+            macro_rules! vectors {
+                ($($j:literal)*) => {$({
+                    let mut numbers = [_mm512_setzero_ps(); C];
+                    for c in 0..C {
+                        numbers[c] = vector::<T>(&tables, starts[c], $j);
+                        if SHIFTED {
+                            numbers[c] = _mm512_sub_ps(numbers[c], shared::<T>(part(columns[c].zeros), $j));
+                        }
+                        if SCALED && !sums_are_scaled {
+                            numbers[c] = _mm512_mul_ps(numbers[c], shared::<T>(part(columns[c].scales), $j));
+                        }
+                    }
+                    for r in 0..R {
+                        let a = _mm512_loadu_ps(row.add((8 * r + $j) * 16));
+                        for c in 0..C {
+                            sums[r][c][$j % N] = _mm512_fmadd_ps(numbers[c], a, sums[r][c][$j % N]);
+                        }
+                    }
+                })*};
+            }
+            vectors!(0 1 2 3 4 5 6 7);
+            if sums_are_scaled {
+                for c in 0..C {
+                    let scale = shared::<T>(part(columns[c].scales), 0);
+                    for r in 0..R {
+                        let sum = sums[r][c][1..].iter().fold(sums[r][c][0], |a, &b| _mm512_add_ps(a, b));
+                        totals[r][c][0] = _mm512_fmadd_ps(sum, scale, totals[r][c][0]);
+                    }
+                }
+            } else {
+                totals = sums;
+            }
         }
     }
-    for (sum, totals) in sums.iter_mut().zip(totals) {
-        let mut total = totals[0];
-        for &more in &totals[1..] {
-            total = _mm512_add_ps(total, more);
+    for (r, totals) in totals.iter().enumerate() {
+        for (c, totals) in totals.iter().enumerate() {
+            let total = totals[1..].iter().fold(totals[0], |a, &b| _mm512_add_ps(a, b));
+            sums[c * R + r] += _mm512_reduce_add_ps(total);
         }
-        *sum += _mm512_reduce_add_ps(total);
     }
 }
+
+/// Up to so many rows, scales are applied to sums where several numbers share one.
+const FEW: usize = 2;
 
 /// The codes of a column, step by step; the last is filled up with zeros.
 pub(super) struct Steps<'a> {
@@ -165,53 +213,6 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// # Safety
-/// - A step of codes, and of `R` rows of `a`, can be read.
-/// - If scaled or shifted, so can eight scales or zero points.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-unsafe fn step<T: Code, const R: usize, const N: usize, const SCALED: bool, const SHIFTED: bool>(
-    tables: &[__m512i; 4],
-    codes: *const u8,
-    a: *const f32,
-    scales: *const f32,
-    zeros: *const f32,
-    totals: &mut [[__m512; N]; R],
-) {
-    // SAFETY: the caller's promise.
-    let mut v = unsafe { vectors::<T>(tables, codes) };
-    let of_lanes = T::KIND == Kind::Nibbles;
-    if SHIFTED {
-        for (j, v) in v.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
-            *v = _mm512_sub_ps(*v, unsafe { shared::<T>(zeros, j) });
-        }
-    }
-    if SCALED && !of_lanes {
-        for (j, v) in v.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
-            *v = _mm512_mul_ps(*v, unsafe { shared::<T>(scales, j) });
-        }
-    }
-    for r in 0..R {
-        // SAFETY: vector `j` of row `r` of this step.
-        let row = |j: usize| unsafe { _mm512_loadu_ps(a.add((8 * r + j) * 16)) };
-        if SCALED && of_lanes {
-            let mut halves = [_mm512_mul_ps(v[0], row(0)), _mm512_mul_ps(v[1], row(1))];
-            for j in 2..8 {
-                halves[j % 2] = _mm512_fmadd_ps(v[j], row(j), halves[j % 2]);
-            }
-            // SAFETY: the caller's promise.
-            let scale = unsafe { shared::<T>(scales, 0) };
-            totals[r][0] = _mm512_fmadd_ps(_mm512_add_ps(halves[0], halves[1]), scale, totals[r][0]);
-        } else {
-            for j in 0..8 {
-                totals[r][j % N] = _mm512_fmadd_ps(v[j], row(j), totals[r][j % N]);
-            }
-        }
-    }
-}
-
 /// The eight numbers that vector `j` of a step shares, each in the lanes it belongs to.
 ///
 /// # Safety
@@ -235,55 +236,46 @@ unsafe fn shared<T: Code>(numbers: *const f32, j: usize) -> __m512 {
     }
 }
 
-/// The numbers of a step; see [`Kind::element`] for their order.
+/// Vector `j` of the numbers of a step; see [`Kind::element`] for their order. What vectors share is computed once, since
+/// steps are unrolled.
 ///
 /// # Safety
 /// A step of codes can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-unsafe fn vectors<T: Code>(tables: &[__m512i; 4], codes: *const u8) -> [__m512; 8] {
-    let mut v = [_mm512_setzero_ps(); 8];
+unsafe fn vector<T: Code>(tables: &[__m512i; 4], codes: *const u8, j: usize) -> __m512 {
     // SAFETY: the caller's promise: eight vectors of as many bytes as elements have.
     unsafe {
-        let half = |j: usize| _mm256_loadu_si256(codes.add(32 * j).cast());
-        let quarter = |j: usize| _mm_loadu_si128(codes.add(16 * j).cast());
         let line = |i: usize| _mm512_loadu_si512(codes.add(64 * i).cast());
         match T::KIND {
-            Kind::F32 => (0..8).for_each(|j| v[j] = _mm512_castsi512_ps(line(j))),
+            Kind::F32 => _mm512_castsi512_ps(line(j)),
             Kind::Bf16 => {
-                (0..8)
-                    .for_each(|j| v[j] = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half(j)))));
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(codes.add(32 * j).cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
             }
-            Kind::F16 => (0..8).for_each(|j| v[j] = _mm512_cvtph_ps(half(j))),
-            Kind::I8 => (0..8).for_each(|j| v[j] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(quarter(j)))),
-            Kind::U8 => (0..8).for_each(|j| v[j] = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(quarter(j)))),
+            Kind::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(codes.add(32 * j).cast())),
+            Kind::I8 => _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.add(16 * j).cast()))),
+            Kind::U8 => _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(codes.add(16 * j).cast()))),
             Kind::Bytes => {
-                let sign = _mm512_set1_epi8(-128);
-                let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-                for i in 0..2 {
-                    let code = line(i);
-                    let low = _mm512_permutex2var_epi8(tables[0], code, tables[1]);
-                    let high = _mm512_permutex2var_epi8(tables[2], code, tables[3]);
-                    // code & sign | high: the look-up ignores the sign.
-                    let high = _mm512_ternarylogic_epi32::<0xec>(code, high, sign);
-                    for (h, pairs) in
-                        [_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)].iter().enumerate()
-                    {
-                        v[4 * i + 2 * h] = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(*pairs));
-                        v[4 * i + 2 * h + 1] = _mm512_castsi512_ps(_mm512_and_si512(*pairs, upper));
-                    }
-                }
+                let code = line(j / 4);
+                let low = _mm512_permutex2var_epi8(tables[0], code, tables[1]);
+                let high = _mm512_permutex2var_epi8(tables[2], code, tables[3]);
+                // code & sign | high: the look-up ignores the sign.
+                let high = _mm512_ternarylogic_epi32::<0xec>(code, high, _mm512_set1_epi8(-128));
+                let pairs = match j % 4 / 2 {
+                    0 => _mm512_unpacklo_epi8(low, high),
+                    _ => _mm512_unpackhi_epi8(low, high),
+                };
+                _mm512_castsi512_ps(match j % 2 {
+                    0 => _mm512_slli_epi32::<16>(pairs),
+                    _ => _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32)),
+                })
             }
             Kind::Nibbles => {
-                let table = _mm512_castsi512_ps(tables[0]);
                 // The look-up ignores all but four bits.
-                let mut code = line(0);
-                for v in &mut v {
-                    *v = _mm512_permutexvar_ps(code, table);
-                    code = _mm512_srli_epi32::<4>(code);
-                }
+                let code = _mm512_srlv_epi32(line(0), _mm512_set1_epi32(4 * j as i32));
+                _mm512_permutexvar_ps(code, _mm512_castsi512_ps(tables[0]))
             }
         }
     }
-    v
 }

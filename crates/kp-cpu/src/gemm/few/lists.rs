@@ -1,4 +1,4 @@
-//! Scales and zero points of part of an outer row as numbers, one for every 16 inner elements.
+//! Scales and zero points of part of an outer row as numbers, one for each so many inner elements.
 
 use super::dots::SHARE;
 use crate::{gemm::side::Side, numbers};
@@ -18,23 +18,24 @@ pub(crate) fn can_list(matrix: &Matrix, inner: u32) -> bool {
     (matrix.format.block().1 as usize).is_multiple_of(SHARE) && (inner as usize).is_multiple_of(SHARE)
 }
 
-/// The scales, without the global one, of outer row `o` from inner element `first` on, a multiple of 16; 1 past the end.
+/// The scales, without the global one, of outer row `o` from inner element `first` on, one for each `share` elements,
+/// which divides both `first` and what a scale is for; 1 past the end.
 ///
 /// # Safety
 /// The processor has AVX-512 F, BW and VL.
-pub(crate) unsafe fn scales(side: &Side<'_>, batch: usize, o: usize, first: usize, out: &mut [f32]) {
+pub(crate) unsafe fn scales(side: &Side<'_>, batch: usize, o: usize, first: usize, share: usize, out: &mut [f32]) {
     let dtype = side.matrix.format.scale_dtype().expect("it has scales");
     // SAFETY: the caller's promise.
-    unsafe { list(side, (dtype, side.scales), batch, o, first, 1.0, out) }
+    unsafe { list(side, (dtype, side.scales), (batch, o, first), share, 1.0, out) }
 }
 
 /// The zero points alike; 0 past the end.
 ///
 /// # Safety
 /// The processor has AVX-512 F, BW and VL.
-pub(crate) unsafe fn zeros(side: &Side<'_>, batch: usize, o: usize, first: usize, out: &mut [f32]) {
+pub(crate) unsafe fn zeros(side: &Side<'_>, batch: usize, o: usize, first: usize, share: usize, out: &mut [f32]) {
     // SAFETY: the caller's promise.
-    unsafe { list(side, (DType::U8, side.zeros), batch, o, first, 0.0, out) }
+    unsafe { list(side, (DType::U8, side.zeros), (batch, o, first), share, 0.0, out) }
 }
 
 /// # Safety
@@ -42,9 +43,8 @@ pub(crate) unsafe fn zeros(side: &Side<'_>, batch: usize, o: usize, first: usize
 unsafe fn list(
     side: &Side<'_>,
     (dtype, src): (DType, &[u8]),
-    batch: usize,
-    o: usize,
-    first: usize,
+    (batch, o, first): (usize, usize, usize),
+    share: usize,
     past: f32,
     out: &mut [f32],
 ) {
@@ -52,13 +52,13 @@ unsafe fn list(
     let (outer, inner) = format.block();
     let inner = inner as usize;
     let shape = (side.outer, side.inner);
-    let there = ((side.inner as usize).saturating_sub(first) / SHARE).min(out.len());
+    let there = (side.inner as usize).saturating_sub(first).div_ceil(share).min(out.len());
     let (out, rest) = out.split_at_mut(there);
     rest.fill(past);
     if out.is_empty() {
         return;
     }
-    let blocks = first / inner..(first + there * SHARE - 1) / inner + 1;
+    let blocks = first / inner..(first + there * share - 1) / inner + 1;
     let whole = batch * format.scale_count(shape.0, shape.1) as usize;
     let place = |block: usize| whole + format.scale_index((o as u32 / outer, block as u32), shape) as usize;
     if format.scales == ScaleLayout::Inner {
@@ -70,9 +70,9 @@ unsafe fn list(
             *out = numbers::get(dtype, src, place(block));
         }
     }
-    if inner > SHARE {
+    if inner > share {
         // SAFETY: the caller's promise.
-        unsafe { spread(out, first / SHARE, inner / SHARE) };
+        unsafe { spread(out, first / share, inner / share) };
     }
 }
 

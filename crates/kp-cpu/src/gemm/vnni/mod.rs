@@ -1,0 +1,7 @@
+//! Loops of products of bytes in register tiles.
+
+pub(crate) mod end;
+pub(crate) mod pack;
+pub(crate) mod product;
+pub(crate) mod rows;
+pub(crate) mod tile;

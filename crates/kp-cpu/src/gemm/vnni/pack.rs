@@ -1,0 +1,171 @@
+//! Columns of codes as panels of unsigned bytes: of each column four at a time, side by side.
+
+use crate::gemm::{few::byte_dots::Lift, few::columns, side::Side};
+use kp_hal::op::{Matrix, Order};
+use std::{
+    arch::x86_64::{
+        __m128i, __m512i, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm512_and_si512, _mm512_broadcast_i32x4,
+        _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi32, _mm512_set1_epi8, _mm512_shuffle_epi8,
+        _mm512_shuffle_i32x4, _mm512_srli_epi16, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+        _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
+    },
+    ops::Range,
+};
+
+/// Whether panels can be made of `matrix`: its columns are contiguous, or already panels of whole vectors and steps.
+pub(crate) fn can_pack(matrix: &Matrix) -> bool {
+    match matrix.order {
+        Order::Col => true,
+        Order::Row => false,
+        Order::Panel { width, depth } => width.is_multiple_of(16) && u32::from(depth) * matrix.dtype().bits() == 32,
+    }
+}
+
+/// Packs `columns`, at most `width`, of elements `inner` to `out`, step by step, whole lines of 64 bytes of each column;
+/// what is past the end becomes some code. `inner` starts at a multiple of 128.
+///
+/// # Panics
+/// If `out` is short.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) fn pack(
+    b: &Side<'_>,
+    batch: usize,
+    columns: Range<usize>,
+    inner: Range<usize>,
+    width: usize,
+    lift: &Lift,
+    out: &mut [u8],
+) {
+    let bits = b.matrix.dtype().bits() as usize;
+    // Bytes of all columns for four bytes of each.
+    let lines = (inner.len() * bits).div_ceil(512);
+    let unpacked = lines * 16 * (8 / bits) * width * 4;
+    let out = &mut out[..unpacked];
+    // SAFETY: sixteen bytes.
+    let table = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(lift.table.as_ptr().cast::<__m128i>()) });
+    let flip = _mm512_set1_epi8(lift.flip as i8);
+    let low = _mm512_set1_epi8(15);
+    let mut store = |step: usize, first: usize, codes: __m512i| {
+        let mut put = |step: usize, codes: __m512i| {
+            let out = &mut out[(step * width + first) * 4..][..64];
+            // SAFETY: 64 bytes.
+            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), codes) };
+        };
+        if bits == 8 {
+            put(step, _mm512_xor_si512(codes, flip));
+        } else {
+            put(2 * step, _mm512_shuffle_epi8(table, _mm512_and_si512(codes, low)));
+            put(2 * step + 1, _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low)));
+        }
+    };
+    for first in (0..width).step_by(16) {
+        let there = columns.len().saturating_sub(first).min(16);
+        match b.matrix.order {
+            Order::Panel { width: panel, .. } => {
+                let panel = usize::from(panel);
+                // A panel's columns are all there, padded.
+                let column = (columns.start + first).min(b.outer as usize - 1) / 16 * 16;
+                let at = batch as u64 * b.matrix.stride + b.matrix.index(inner.start as u32, column as u32, b.inner);
+                let codes = &b.codes[b.matrix.dtype().bytes(at) as usize..];
+                let steps = (inner.len() * bits).div_ceil(32);
+                for step in 0..lines * 16 {
+                    let codes = &codes[step.min(steps - 1) * panel * 4..][..64];
+                    // SAFETY: 64 bytes.
+                    store(step, first, unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) });
+                }
+            }
+            _ => {
+                let all: [&[u8]; 16] = std::array::from_fn(|j| match j < there {
+                    true => columns::codes(b, batch, columns.start + first + j, inner.clone()),
+                    false => &[],
+                });
+                for line in 0..lines {
+                    let at = 64 * line;
+                    let rows: [__m512i; 16] = std::array::from_fn(|j| {
+                        let codes = all[j].get(at..).unwrap_or(&[]);
+                        // SAFETY: an address that is none is ignored; nothing past the codes is read.
+                        unsafe {
+                            _mm_prefetch::<_MM_HINT_T1>(codes.as_ptr().wrapping_add(AHEAD).cast());
+                            if codes.len() >= 64 {
+                                _mm512_loadu_si512(codes.as_ptr().cast())
+                            } else {
+                                _mm512_maskz_loadu_epi8((1 << codes.len()) - 1, codes.as_ptr().cast())
+                            }
+                        }
+                    });
+                    for (i, codes) in transposed(rows).into_iter().enumerate() {
+                        store(16 * line + i, first, codes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Asks for part `part` of `parts` of the codes that [`pack`] will read, column by column.
+pub(crate) fn ask(b: &Side<'_>, batch: usize, columns: Range<usize>, inner: Range<usize>, part: usize, parts: usize) {
+    if b.matrix.order != Order::Col || inner.is_empty() {
+        return;
+    }
+    let some = columns.start + columns.len() * part / parts..columns.start + columns.len() * (part + 1) / parts;
+    for o in some {
+        for line in columns::codes(b, batch, o, inner.clone()).chunks(64) {
+            // SAFETY: nothing is read.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+        }
+    }
+}
+
+/// How far ahead each column's memory is asked for, in bytes.
+const AHEAD: usize = 512;
+
+/// Sixteen lists of `count` numbers as `count` rows of sixteen, `ld` apart.
+///
+/// # Panics
+/// If lists or rows are short.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) fn transposed_numbers(lists: &[f32], count: usize, out: &mut [f32], ld: usize) {
+    for first in (0..count).step_by(16) {
+        let some = (count - first).min(16);
+        let rows: [__m512i; 16] = std::array::from_fn(|j| {
+            let list = &lists[j * count + first..][..some];
+            // SAFETY: of sixteen numbers, those that are there.
+            unsafe { _mm512_maskz_loadu_epi32(((1_u32 << some) - 1) as u16, list.as_ptr().cast()) }
+        });
+        for (i, row) in transposed(rows).into_iter().enumerate().take(some) {
+            let out = &mut out[(first + i) * ld..][..16];
+            // SAFETY: sixteen numbers.
+            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), row) };
+        }
+    }
+}
+
+/// Sixteen vectors of sixteen dwords, rows made columns.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) fn transposed(r: [__m512i; 16]) -> [__m512i; 16] {
+    let mut t = r;
+    // Pairs of rows, then fours, within 128 bits.
+    for i in (0..16).step_by(2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    let mut u = t;
+    for i in (0..16).step_by(4) {
+        u[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        u[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        u[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        u[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    // u[4g + c] has in part q, of rows 4g to 4g + 3, dword 4q + c: gather parts q of all g.
+    let mut out = r;
+    for c in 0..4 {
+        let even = [_mm512_shuffle_i32x4::<0x88>(u[c], u[4 + c]), _mm512_shuffle_i32x4::<0x88>(u[8 + c], u[12 + c])];
+        let odd = [_mm512_shuffle_i32x4::<0xdd>(u[c], u[4 + c]), _mm512_shuffle_i32x4::<0xdd>(u[8 + c], u[12 + c])];
+        out[c] = _mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
+        out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
+        out[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
+        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
+    }
+    out
+}

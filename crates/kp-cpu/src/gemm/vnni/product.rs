@@ -1,0 +1,488 @@
+//! Products of bytes cut into tasks, panels and tiles.
+//!
+//! ```text
+//!            n ─▶ panels of 64 or 32 columns, packed by the thread that needs them, 1024 of k at a time
+//!          ┌──┬──┬──┐
+//!        k │  │  │  │
+//!          └──┴──┴──┘
+//!   ┌────┐ ┌──┬──┬──┐
+//! m │    │ ├──┼──┼──┤  192 rows of A, in tiles of up to six
+//!   └────┘ └──┴──┴──┘
+//! ```
+//! Scales that change along k multiply sums of a segment, on their way from i32 to f32.
+
+use super::{
+    end::End,
+    pack::{ask, pack, transposed_numbers},
+    rows::ready,
+    tile::{self, Rows, Segments, scaled, whole},
+};
+use crate::{
+    gemm::{
+        few::{
+            columns::{self, bytes_mut},
+            lists,
+        },
+        finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
+        product::{self, Item, Product, Summing, Sums},
+        side::Scaling,
+        vnni_few_rows::{lift, unit, varies},
+    },
+    kernel::{self, Disjoint, Output},
+    memory::{Number, cut, numbers_mut},
+    numbers::{self, Real},
+    simd::run_widest,
+    threads,
+};
+use kp_hal::{
+    DType, Launch, Queue, Result,
+    op::{Gemm, GemmArgs, GemmSpec, Order},
+};
+use std::{
+    marker::PhantomData,
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+/// Rows of a task: their codes and sums stay in L2 beside a panel.
+pub(crate) const ROWS: usize = 192;
+
+/// Elements of k that are packed at a time: a panel of them stays near, and while it is multiplied, memory is asked for
+/// what the next is made of.
+const DEEP: usize = 1024;
+const SHALLOW: usize = 512;
+
+/// Rows that are finished together.
+const GROUP: usize = 8;
+
+type Whole = unsafe fn(Rows<'_>, &[u8], &mut [i32]);
+type Scaled = unsafe fn(Rows<'_>, &[u8], Segments<'_>, &mut [f32]);
+
+/// One for each number of rows from 1 to [`tile::MOST`].
+#[derive(Clone, Copy)]
+enum Loops {
+    Whole([Whole; tile::MOST]),
+    Scaled([Scaled; tile::MOST]),
+}
+
+/// A product cut into tiles.
+pub(crate) struct Tiles<E> {
+    spec: GemmSpec,
+    panels: Panels,
+    summing: Summing,
+    loops: Loops,
+    a_varies: bool,
+    b_varies: bool,
+    /// Elements of k whose sum is scaled at once.
+    segment: usize,
+    /// Elements of k that are packed at a time.
+    depth: usize,
+    kind: PhantomData<E>,
+}
+
+/// What of A was made ready.
+struct Ready<'a> {
+    codes: &'a [i8],
+    taken: &'a [u32],
+    scales: &'a [f32],
+}
+
+impl<E: Real + Number> Tiles<E> {
+    pub(crate) fn new(spec: &GemmSpec) -> Self {
+        let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
+        macro_rules! scaled {
+            ($vary:literal, $shifted:literal) => {
+                Loops::Scaled([
+                    scaled::<1, $vary, $shifted> as Scaled,
+                    scaled::<2, $vary, $shifted> as Scaled,
+                    scaled::<3, $vary, $shifted> as Scaled,
+                    scaled::<4, $vary, $shifted> as Scaled,
+                    scaled::<5, $vary, $shifted> as Scaled,
+                    scaled::<6, $vary, $shifted> as Scaled,
+                ])
+            };
+        }
+        let loops = match (a_varies || b_varies, a_varies, spec.b.format.has_zero()) {
+            (false, ..) => Loops::Whole([
+                whole::<1> as Whole,
+                whole::<2> as Whole,
+                whole::<3> as Whole,
+                whole::<4> as Whole,
+                whole::<5> as Whole,
+                whole::<6> as Whole,
+            ]),
+            (true, false, false) => scaled!(false, false),
+            (true, false, true) => scaled!(false, true),
+            (true, true, false) => scaled!(true, false),
+            (true, true, true) => scaled!(true, true),
+        };
+        let (width, segment) = match loops {
+            Loops::Whole(_) => (16 * tile::WIDE, usize::MAX),
+            Loops::Scaled(_) => {
+                // The largest power of two that ends wherever scales do, and with what is packed.
+                let ends = |matrix: &kp_hal::op::Matrix, varies: bool| match varies {
+                    true => 1_usize << (matrix.format.block().1 | SHALLOW as u32).trailing_zeros(),
+                    false => SHALLOW,
+                };
+                (16 * tile::NARROW, ends(&spec.a, a_varies).min(ends(&spec.b, b_varies)))
+            }
+        };
+        // Scales are applied before `Finish` sees the sums.
+        let mut summing = Summing::of(spec);
+        summing.sums = Sums::Added;
+        let depth = if spec.m as usize <= 4 * tile::MOST { SHALLOW } else { DEEP };
+        Self {
+            spec: *spec,
+            panels: Panels::of(spec, width),
+            summing,
+            loops,
+            a_varies,
+            b_varies,
+            segment,
+            depth,
+            kind: PhantomData,
+        }
+    }
+
+    /// Bytes of a row of codes: whole steps of 128, and a line more, so that rows do not meet in one set of the cache.
+    fn ld(&self) -> usize {
+        (self.spec.k as usize).next_multiple_of(128) + 64
+    }
+
+    /// Segments of a row.
+    fn segments(&self) -> usize {
+        if self.segment == usize::MAX { 1 } else { (self.spec.k as usize).next_multiple_of(128).div_ceil(self.segment) }
+    }
+
+    /// Numbers of A made ready: codes, sums and scales.
+    fn a_lens(&self) -> [usize; 3] {
+        let m = self.spec.m as usize;
+        [m * self.ld(), m * self.segments(), if self.a_varies { m * self.segments() } else { 0 }]
+    }
+
+    /// Segments of what is packed at a time.
+    fn deep_segments(&self) -> usize {
+        if self.segment == usize::MAX { 0 } else { self.depth / self.segment }
+    }
+
+    /// Work space of a thread: a panel, sums of a task, scales and zero points of a panel and a column, factors of rows
+    /// and columns, and what finishing needs.
+    fn work_lens(&self) -> [usize; 5] {
+        let (width, unit) = (self.panels.width, self.panels.unit());
+        let ld = width * unit;
+        let finish = GROUP * ld + finish_len(ld) + ROWS + ld;
+        [self.depth * width, ROWS * ld, self.deep_segments() * width, 16 * self.deep_segments(), finish]
+    }
+
+    fn work_bytes(&self) -> usize {
+        let [panel, sums, scales, list, finish] = self.work_lens();
+        let bytes = |len: usize, size: usize| (len * size).next_multiple_of(64);
+        panel + bytes(sums, 4) + 2 * bytes(scales, 4) + bytes(list, 4) + bytes(finish, size_of::<E>())
+    }
+
+    fn stage(&self) -> usize {
+        if is_staged(&self.spec) { self.spec.m as usize * self.spec.d_cols() as usize } else { 0 }
+    }
+
+    pub(crate) fn scratch_bytes(&self) -> u64 {
+        let [codes, taken, scales] = self.a_lens();
+        let bytes = |len: usize, size: usize| (len * size).next_multiple_of(64);
+        let a = bytes(codes, 1) + bytes(taken, 4) + bytes(scales, 4);
+        let stage = bytes(self.stage(), size_of::<E>());
+        (a + threads::count() * self.work_bytes() + stage + codes_bytes(&self.spec)) as u64
+    }
+
+    /// Makes the rows of an item ready.
+    fn prepare(&self, product: &Product<'_>, item: Item, codes: &mut [i8], taken: &mut [u32], scales: &mut [f32]) {
+        let (k, ld, segments) = (self.spec.k as usize, self.ld(), self.segments());
+        let (_, offset, _) = lift(self.spec.b.dtype()).expect("a supported type");
+        let bits = self.spec.b.dtype().bits() as usize;
+        let has_zero = self.spec.b.format.has_zero();
+        let (codes, taken, scales) = (Disjoint::of(codes), Disjoint::of(taken), Disjoint::of(scales));
+        threads::for_each(item.rows, |row| {
+            // SAFETY: each row once.
+            let (codes, taken) =
+                unsafe { (codes.part(row * ld..(row + 1) * ld), taken.part(row * segments..(row + 1) * segments)) };
+            codes[k..].fill(0);
+            taken.fill(0);
+            let sums = numbers_mut::<i32>(bytes_mut(taken));
+            let is_plain = self.spec.a.order == Order::Row && self.spec.a.dtype() == DType::I8;
+            if is_plain {
+                let row = columns::codes(&product.a, item.row_batch, item.row + row, 0..k);
+                // SAFETY: `supports` asked for the features.
+                unsafe { ready(row, bits, codes, self.segment, sums) };
+            } else {
+                let whole_steps = 1.0 / unit(self.spec.a.format);
+                for first in (0..k).step_by(64) {
+                    let inner = first..(first + 64).min(k);
+                    let mut line = [0.0_f32; 64];
+                    product.a.row(
+                        item.row_batch,
+                        item.row + row,
+                        inner.clone(),
+                        Scaling::Left,
+                        &mut line[..inner.len()],
+                    );
+                    let line = line.map(|x| (x * whole_steps) as i8 as u8);
+                    let done = (first / self.segment).min(segments - 1);
+                    // SAFETY: as above.
+                    unsafe { ready(&line, bits, &mut codes[first..first + 64], self.segment, &mut sums[done..]) };
+                }
+            }
+            for sum in taken {
+                let sum_of_codes = *sum as i32;
+                *sum = if has_zero {
+                    (sum_of_codes as f32).to_bits()
+                } else {
+                    offset.wrapping_neg().wrapping_mul(sum_of_codes) as u32
+                };
+            }
+            if self.a_varies {
+                // SAFETY: each row once.
+                let scales = unsafe { scales.part(row * segments..(row + 1) * segments) };
+                let mut list = [0.0; 16];
+                for (s, scale) in scales.iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    unsafe {
+                        lists::scales(
+                            &product.a,
+                            item.row_batch,
+                            item.row + row,
+                            s * self.segment,
+                            self.segment,
+                            &mut list[..1],
+                        );
+                    }
+                    *scale = list[0];
+                }
+            }
+        });
+    }
+
+    /// The sums of rows `rows` of an item and panel `p`, in `sums`, rows of a panel's width of i32 or f32.
+    fn sums(&self, task: &Task<'_, '_>, (rows, p): (Range<usize>, usize), sums: &mut [u8], room: Room<'_>) {
+        let Task { product, item, a, .. } = *task;
+        let Room { panel, scales, zeros, list } = room;
+        let (b, k, width) = (&product.b, self.spec.k as usize, self.panels.width);
+        let columns = self.panels.columns(p);
+        let (lift, offset, _) = lift(self.spec.b.dtype()).expect("a supported type");
+        let (segments, ld) = (self.segments(), self.ld());
+        match self.loops {
+            Loops::Whole(_) => {
+                for (sums, row) in numbers_mut::<i32>(sums).chunks_exact_mut(width).zip(rows.clone()) {
+                    sums.fill(a.taken[row] as i32);
+                }
+            }
+            Loops::Scaled(_) => sums.fill(0),
+        }
+        for first in (0..k).step_by(self.depth) {
+            let inner = first..(first + self.depth).min(k);
+            // Rows hold zeros past their end.
+            let len = inner.len().next_multiple_of(128);
+            // SAFETY: `supports` asked for the features.
+            unsafe { pack(b, item.b, columns.clone(), inner.clone(), width, &lift, panel) };
+            let count = len.div_ceil(self.segment);
+            if let Loops::Scaled(_) = self.loops {
+                let list = &mut list[..16 * count];
+                let mut gather = |to: &mut [f32], more: f32, read: &dyn Fn(usize, &mut [f32])| {
+                    for first in (0..columns.len()).step_by(16) {
+                        let some = (columns.len() - first).min(16);
+                        for (j, list) in list.chunks_exact_mut(count).take(some).enumerate() {
+                            read(columns.start + first + j, list);
+                            if more != 0.0 {
+                                list.iter_mut().for_each(|x| *x += more);
+                            }
+                        }
+                        // SAFETY: as above.
+                        unsafe { transposed_numbers(list, count, &mut to[first..], width) };
+                    }
+                };
+                if self.b_varies {
+                    gather(scales, 0.0, &|o, list| {
+                        // SAFETY: as above.
+                        unsafe { lists::scales(b, item.b, o, inner.start, self.segment, list) };
+                    });
+                } else {
+                    scales[..count * width].fill(1.0);
+                }
+                if b.matrix.format.has_zero() {
+                    gather(zeros, offset as f32, &|o, list| {
+                        // SAFETY: as above.
+                        unsafe { lists::zeros(b, item.b, o, inner.start, self.segment, list) };
+                    });
+                }
+            }
+            // Tiles of nearly equal height.
+            let tiles = rows.len().div_ceil(tile::MOST);
+            let next = match inner.end < k {
+                true => (columns.clone(), inner.end..(inner.end + self.depth).min(k)),
+                false if p + 1 < self.panels.count() => (self.panels.columns(p + 1), 0..self.depth.min(k)),
+                false => (0..0, 0..0),
+            };
+            for t in 0..tiles {
+                ask(b, item.b, next.0.clone(), next.1.clone(), t, tiles);
+                let some = rows.len() * t / tiles..rows.len() * (t + 1) / tiles;
+                let row = rows.start + some.start;
+                let codes = Rows { codes: &a.codes[row * ld + first..], ld };
+                let panel = &panel[..len * width];
+                let sums = &mut sums[4 * some.start * width..4 * some.end * width];
+                match &self.loops {
+                    // SAFETY: as above.
+                    Loops::Whole(loops) => unsafe { loops[some.len() - 1](codes, panel, numbers_mut(sums)) },
+                    Loops::Scaled(loops) => {
+                        let from = row * segments + first / self.segment;
+                        let by = Segments {
+                            steps: self.segment / 4,
+                            taken: &a.taken[from..],
+                            row_scales: if self.a_varies { &a.scales[from..] } else { &[] },
+                            ld: segments,
+                            scales,
+                            zeros,
+                        };
+                        // SAFETY: as above.
+                        unsafe { loops[some.len() - 1](codes, panel, by, numbers_mut(sums)) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Computes and finishes rows `rows` of an item and the columns of panels `run`.
+    ///
+    /// # Safety
+    /// No other thread has the same elements of D.
+    unsafe fn task(
+        &self,
+        task: &Task<'_, '_>,
+        finish: &Finish<'_, '_, E>,
+        rows: Range<usize>,
+        run: Range<usize>,
+        mut work: &mut [u8],
+    ) {
+        let Task { product, item, .. } = *task;
+        let [panel_len, sums_len, scales_len, list_len, finish_len] = self.work_lens();
+        let width = self.panels.width;
+        let ld = run.len() * width;
+        let panel = cut::<i8>(&mut work, panel_len);
+        let all_sums = cut::<u32>(&mut work, sums_len);
+        let scales = cut::<f32>(&mut work, scales_len);
+        let zeros = cut::<f32>(&mut work, scales_len);
+        let list = cut::<f32>(&mut work, list_len);
+        let ends = cut::<E>(&mut work, finish_len);
+        let (factors, ends) = ends.split_at_mut(ROWS);
+        let (column_factors, ends) = ends.split_at_mut(ld);
+        let (ends, rest) = ends.split_at_mut(GROUP * ld);
+        let unit = E::from_f32(unit(self.spec.a.format) * unit(self.spec.b.format));
+        factors.fill(E::ONE);
+        if !self.a_varies {
+            let of = item.row + rows.start..item.row + rows.end;
+            product.a.scales_of(item.row_batch, of, 0, &mut factors[..rows.len()]);
+        } else if !product.a.global.is_empty() {
+            factors.fill(numbers::get(DType::F32, product.a.global, 0));
+        }
+        column_factors.fill(unit);
+        for (i, p) in run.clone().enumerate() {
+            let sums = &mut all_sums[i * rows.len() * width..(i + 1) * rows.len() * width];
+            let room = Room { panel: bytes_mut(panel), scales, zeros, list };
+            self.sums(task, (rows.clone(), p), bytes_mut(sums), room);
+            let columns = self.panels.columns(p);
+            let factors = &mut column_factors[i * width..][..columns.len()];
+            if !self.b_varies {
+                product.b.scales_of(item.b, columns, 0, factors);
+            } else {
+                let global = &product.b.global;
+                factors.fill(if global.is_empty() { E::ONE } else { numbers::get(DType::F32, global, 0) });
+            }
+            factors.iter_mut().for_each(|factor| *factor *= unit);
+        }
+        for first in (0..rows.len()).step_by(GROUP) {
+            let group = first..(first + GROUP).min(rows.len());
+            for (r, ends) in group.clone().zip(ends.chunks_exact_mut(ld)) {
+                for (i, (ends, by)) in ends.chunks_exact_mut(width).zip(column_factors.chunks_exact(width)).enumerate()
+                {
+                    let sums = &all_sums[(i * rows.len() + r) * width..][..width];
+                    let is_whole = matches!(self.loops, Loops::Whole(_));
+                    run_widest(width, End { sums, is_whole, row: factors[r], by, ends });
+                }
+            }
+            let group = rows.start + group.start..rows.start + group.end;
+            // SAFETY: passed on.
+            unsafe { finish.tile(group, run.clone(), ends, ld, rest) };
+        }
+    }
+
+    /// Computes an item; sums that must wait for their rows go to `stage`.
+    ///
+    /// # Safety
+    /// No other thread computes the same rows of D.
+    unsafe fn item(&self, product: &Product<'_>, item: Item, scratch: &mut [u8], stage: Option<Disjoint<'_, E>>) {
+        let lens = self.a_lens();
+        let mut rest = scratch;
+        let codes = cut::<i8>(&mut rest, lens[0]);
+        let taken = cut::<u32>(&mut rest, lens[1]);
+        let scales = cut::<f32>(&mut rest, lens[2]);
+        self.prepare(product, item, codes, taken, scales);
+        let a = Ready { codes, taken, scales };
+        let work = Output::of(rest);
+        let unit = self.panels.unit();
+        let (down, across) = (item.rows.div_ceil(ROWS), self.panels.count().div_ceil(unit));
+        let finish = Finish { product, item, summing: self.summing, panels: self.panels, stage };
+        let next = AtomicUsize::new(0);
+        let task = Task { product, item, a: &a };
+        threads::for_each(threads::count().min(down * across), |slot| {
+            let bytes = self.work_bytes();
+            // SAFETY: a slot belongs to one thread.
+            let work = unsafe { work.part(slot * bytes..(slot + 1) * bytes) };
+            loop {
+                let t = next.fetch_add(1, Relaxed);
+                if t >= down * across {
+                    return;
+                }
+                // Chunks of nearly equal height; neighbouring tasks share a panel's memory.
+                let (i, j) = (t % down, t / down);
+                let rows = item.rows * i / down..item.rows * (i + 1) / down;
+                // SAFETY: tasks have their own elements of D.
+                unsafe { self.task(&task, &finish, rows, j * unit..(j + 1) * unit, work) };
+            }
+        });
+    }
+}
+
+/// What tasks share.
+#[derive(Clone, Copy)]
+struct Task<'t, 'p> {
+    product: &'t Product<'p>,
+    item: Item,
+    a: &'t Ready<'t>,
+}
+
+/// Work space of sums.
+struct Room<'w> {
+    panel: &'w mut [u8],
+    scales: &'w mut [f32],
+    zeros: &'w mut [f32],
+    list: &'w mut [f32],
+}
+
+impl<E: Real + Number> Launch<Gemm> for Tiles<E> {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
+        let spec = &self.spec;
+        // SAFETY: the arguments were checked, says the caller.
+        let product = unsafe { Product::of(spec, args) };
+        let scratch = kernel::own(queue).scratch();
+        let stage_bytes = (self.stage() * size_of::<E>()).next_multiple_of(64);
+        let (scratch, mut rest) = scratch.split_at_mut(self.scratch_bytes() as usize - stage_bytes - codes_bytes(spec));
+        let stage = cut::<E>(&mut rest, self.stage());
+        let codes = &mut rest[..codes_bytes(spec)];
+        for batch in 0..spec.batch as usize {
+            let item = product::item(spec, batch);
+            let waiting = (!stage.is_empty()).then(|| Disjoint::of(&mut *stage));
+            // SAFETY: items have their own D.
+            unsafe { self.item(&product, item, scratch, waiting) };
+            if is_staged(spec) {
+                store_staged(&product, batch, item.rows, stage, codes);
+            }
+        }
+        Ok(())
+    }
+}

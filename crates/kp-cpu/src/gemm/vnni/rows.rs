@@ -1,0 +1,41 @@
+//! Rows of A as bytes in the order in which panels hold a column's, and the sums of their codes.
+
+use std::arch::x86_64::{
+    __m512i, _mm_setr_epi8, _mm512_broadcast_i32x4, _mm512_dpbusd_epi32, _mm512_mask_storeu_epi8,
+    _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_shuffle_epi8,
+    _mm512_storeu_si512,
+};
+
+/// Copies the codes of a row to `out`, for columns of `bits` bits, and adds to each of `sums` the codes of a segment of
+/// `segment` elements: a power of two from 16 on, or all.
+///
+/// # Panics
+/// If `out` is shorter than the row, or there are too few sums.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub(crate) fn ready(codes: &[u8], bits: usize, out: &mut [i8], segment: usize, sums: &mut [i32]) {
+    let out = &mut out[..codes.len()];
+    // Of eight elements those of even place first, where the column has them so.
+    let parted = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    let ones = _mm512_set1_epi8(1);
+    for (line, part) in codes.chunks(64).enumerate() {
+        let mask = if part.len() == 64 { !0 } else { (1_u64 << part.len()) - 1 };
+        // SAFETY: of 64 bytes, those that are there.
+        let code = unsafe { _mm512_maskz_loadu_epi8(mask, part.as_ptr().cast()) };
+        let fours: __m512i = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, code);
+        if segment >= 64 {
+            let sum = &mut sums[64 * line / segment];
+            *sum = sum.wrapping_add(_mm512_reduce_add_epi32(fours));
+        } else {
+            let mut all = [0_i32; 16];
+            // SAFETY: sixteen of them.
+            unsafe { _mm512_storeu_si512(all.as_mut_ptr().cast(), fours) };
+            let first = 64 * line / segment;
+            for (sum, fours) in sums[first..].iter_mut().zip(all.chunks_exact(segment / 4)) {
+                *sum = fours.iter().sum();
+            }
+        }
+        let code = if bits == 4 { _mm512_shuffle_epi8(code, parted) } else { code };
+        // SAFETY: as many bytes as were read, at the same place.
+        unsafe { _mm512_mask_storeu_epi8(out.as_mut_ptr().add(64 * line), mask, code) };
+    }
+}

@@ -1,0 +1,69 @@
+//! D = A·B of 8- or 4-bit codes on both sides, in register tiles of exact sums in i32.
+//!
+//! See [`super::vnni::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be that of
+//! panels of whole vectors too.
+
+use super::{
+    vnni::{
+        pack::can_pack,
+        product::{ROWS, Tiles},
+    },
+    vnni_few_rows::{ends_wide, supports, varies},
+};
+use crate::kernel;
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Gemm, GemmProblem},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel.
+pub(crate) struct VnniTiles;
+
+impl Kernel<Gemm> for VnniTiles {
+    fn name(&self) -> &'static str {
+        "vnni_tiles"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("vnni_tiles.rs"))
+                ^ source_hash(include_bytes!("vnni/tile.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("vnni/pack.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("vnni/rows.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("vnni/product.rs")).rotate_left(4)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        if !can_pack(&p.b) {
+            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+        }
+        supports(caps, p)?;
+        Ok(Variants::ONE)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+        let (_, memory) = Nanos::floors(caps, p);
+        let efficiency = if varies(&p.a, p.k) || varies(&p.b, p.k) { 0.55 } else { 0.85 };
+        let multiply = 2.0 * f64::from(p.batch) * f64::from(p.m) * f64::from(p.n) * f64::from(p.k)
+            / (caps.rates.get(DType::I8) * efficiency);
+        // Sixteen bytes are packed in a cycle and a half, for each chunk of rows.
+        let bytes = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 8.0;
+        let pack = bytes * (f64::from(p.m) / ROWS as f64).ceil() / 10.0;
+        let pack = pack / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+        Nanos::from_secs(multiply + pack.max(memory.as_secs() / 0.7) + 4e-6 * f64::from(p.batch.max(1)))
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        macro_rules! plan {
+            ($end:ty) => {{
+                let code = Tiles::<$end>::new(p);
+                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+            }};
+        }
+        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+    }
+}
