@@ -81,6 +81,7 @@ pub(crate) struct Rows<'a> {
 ///
 /// # Panics
 /// If the rows do not cover the columns' steps.
+#[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) fn whole<T: Width, const R: usize, const C: usize, const N: usize>(
     lift: &Lift,
@@ -132,6 +133,7 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize, const N: usize>(
 ///
 /// # Panics
 /// If rows, scales or zero points do not cover the columns' steps.
+#[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const VARY: bool, const SHIFTED: bool>(
     lift: &Lift,

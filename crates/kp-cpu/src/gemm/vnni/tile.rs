@@ -136,9 +136,10 @@ pub(crate) fn scaled<const R: usize, const VARY: bool, const SHIFTED: bool>(
                 }
             }
         }
-        // SAFETY: a segment's scales and zero points, as asserted.
-        let of =
-            |list: &[f32], v: usize| -> __m512 { unsafe { _mm512_loadu_ps(list.as_ptr().add(s * COLUMNS + 16 * v)) } };
+        let of = |list: &[f32], v: usize| -> __m512 {
+            // SAFETY: a segment's scales or zero points, as asserted.
+            unsafe { _mm512_loadu_ps(list.as_ptr().add(s * COLUMNS + 16 * v)) }
+        };
         for v in 0..NARROW {
             let scale = of(by.scales, v);
             let zero = if SHIFTED { of(by.zeros, v) } else { _mm512_setzero_ps() };
