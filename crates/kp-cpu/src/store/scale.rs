@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn many_scales_are_each() {
         let amax: Vec<f64> = (0..=u32::MAX / 40_009)
-            .map(|i| f32::from_bits(i * 40_009 & 0x7fff_ffff))
+            .map(|i| f32::from_bits((i * 40_009) & 0x7fff_ffff))
             .chain([0.0, f32::from_bits(1), f32::MAX])
             .filter(|x| x.is_finite())
             .map(f64::from)
