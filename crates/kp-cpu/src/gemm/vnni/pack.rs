@@ -5,9 +5,9 @@ use kp_hal::op::{Matrix, Order};
 use std::{
     arch::x86_64::{
         __m128i, __m512i, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm512_and_si512, _mm512_broadcast_i32x4,
-        _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi32, _mm512_set1_epi8, _mm512_shuffle_epi8,
-        _mm512_shuffle_i32x4, _mm512_srli_epi16, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-        _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
+        _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi32, _mm512_set1_epi8, _mm512_setzero_si512,
+        _mm512_shuffle_epi8, _mm512_shuffle_i32x4, _mm512_srli_epi16, _mm512_storeu_si512, _mm512_unpackhi_epi32,
+        _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
     },
     ops::Range,
 };
@@ -81,18 +81,19 @@ pub(crate) fn pack(
                 });
                 for line in 0..lines {
                     let at = 64 * line;
-                    let rows: [__m512i; 16] = std::array::from_fn(|j| {
-                        let codes = all[j].get(at..).unwrap_or(&[]);
+                    let mut rows = [_mm512_setzero_si512(); 16];
+                    for (row, codes) in rows.iter_mut().zip(all) {
+                        let codes = codes.get(at..).unwrap_or(&[]);
                         // SAFETY: an address that is none is ignored; nothing past the codes is read.
-                        unsafe {
+                        *row = unsafe {
                             _mm_prefetch::<_MM_HINT_T1>(codes.as_ptr().wrapping_add(AHEAD).cast());
                             if codes.len() >= 64 {
                                 _mm512_loadu_si512(codes.as_ptr().cast())
                             } else {
                                 _mm512_maskz_loadu_epi8((1 << codes.len()) - 1, codes.as_ptr().cast())
                             }
-                        }
-                    });
+                        };
+                    }
                     for (i, codes) in transposed(rows).into_iter().enumerate() {
                         store(16 * line + i, first, codes);
                     }
@@ -127,11 +128,12 @@ const AHEAD: usize = 512;
 pub(crate) fn transposed_numbers(lists: &[f32], count: usize, out: &mut [f32], ld: usize) {
     for first in (0..count).step_by(16) {
         let some = (count - first).min(16);
-        let rows: [__m512i; 16] = std::array::from_fn(|j| {
+        let mut rows = [_mm512_setzero_si512(); 16];
+        for (j, row) in rows.iter_mut().enumerate() {
             let list = &lists[j * count + first..][..some];
             // SAFETY: of sixteen numbers, those that are there.
-            unsafe { _mm512_maskz_loadu_epi32(((1_u32 << some) - 1) as u16, list.as_ptr().cast()) }
-        });
+            *row = unsafe { _mm512_maskz_loadu_epi32(((1_u32 << some) - 1) as u16, list.as_ptr().cast()) };
+        }
         for (i, row) in transposed(rows).into_iter().enumerate().take(some) {
             let out = &mut out[(first + i) * ld..][..16];
             // SAFETY: sixteen numbers.

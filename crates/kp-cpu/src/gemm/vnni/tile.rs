@@ -8,7 +8,7 @@
 //! ```
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
+    __m512, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
     _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
     _mm512_storeu_ps, _mm512_storeu_si512,
 };
@@ -59,7 +59,10 @@ pub(crate) fn whole<const R: usize>(a: Rows<'_>, b: &[u8], sums: &mut [i32]) {
     for panel in b.chunks_exact(64 * WIDE) {
         // SAFETY: a step of the panel, and of each row, of which there are as many.
         unsafe {
-            let b: [__m512i; WIDE] = std::array::from_fn(|v| _mm512_loadu_si512(panel.as_ptr().add(64 * v).cast()));
+            let mut b = [_mm512_setzero_si512(); WIDE];
+            for (v, b) in b.iter_mut().enumerate() {
+                *b = _mm512_loadu_si512(panel.as_ptr().add(64 * v).cast());
+            }
             for r in 0..R {
                 let a = _mm512_set1_epi32(rows[r].cast::<i32>().read_unaligned());
                 for v in 0..WIDE {
@@ -125,8 +128,10 @@ pub(crate) fn scaled<const R: usize, const VARY: bool, const SHIFTED: bool>(
         for panel in segment.chunks_exact(64 * NARROW) {
             // SAFETY: a step of the panel, and of each row, of which there are as many.
             unsafe {
-                let b: [__m512i; NARROW] =
-                    std::array::from_fn(|v| _mm512_loadu_si512(panel.as_ptr().add(64 * v).cast()));
+                let mut b = [_mm512_setzero_si512(); NARROW];
+                for (v, b) in b.iter_mut().enumerate() {
+                    *b = _mm512_loadu_si512(panel.as_ptr().add(64 * v).cast());
+                }
                 for r in 0..R {
                     let a = _mm512_set1_epi32(rows[r].cast::<i32>().read_unaligned());
                     for v in 0..NARROW {

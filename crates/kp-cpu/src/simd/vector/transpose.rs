@@ -38,50 +38,64 @@ mod scalar {
 mod x86 {
     use super::{Transpose, Vectors};
     use crate::simd::{Avx2, Avx512};
-    use std::{
-        arch::x86_64::{
-            __m256, __m512, _mm256_castpd_ps, _mm256_castps_pd, _mm256_permute2f128_ps, _mm256_unpackhi_pd,
-            _mm256_unpackhi_ps, _mm256_unpacklo_pd, _mm256_unpacklo_ps, _mm512_castpd_ps, _mm512_castps_pd,
-            _mm512_shuffle_f32x4, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
-        },
-        array::from_fn,
+    use std::arch::x86_64::{
+        _mm256_castpd_ps, _mm256_castps_pd, _mm256_permute2f128_ps, _mm256_unpackhi_pd, _mm256_unpackhi_ps,
+        _mm256_unpacklo_pd, _mm256_unpacklo_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_shuffle_f32x4,
+        _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
     };
 
-    /// The squares of four in each quarter of four vectors: `q[c]` holds column `c` of every quarter.
+    // No closures here: one that is not inlined is compiled without the instruction set, and calls every intrinsic.
+
+    /// The squares of four in each quarter of four vectors: number `c` of what it gives holds column `c` of every quarter.
     macro_rules! quarters {
         ($rows:expr, $lo:ident $hi:ident $lo2:ident $hi2:ident $wide:ident $narrow:ident) => {{
             let [a, b, c, d] = $rows;
             let (ab, cd) = ([$wide($lo(a, b)), $wide($hi(a, b))], [$wide($lo(c, d)), $wide($hi(c, d))]);
-            let halves = |i: usize| [$narrow($lo2(ab[i], cd[i])), $narrow($hi2(ab[i], cd[i]))];
-            let ([first, second], [third, fourth]) = (halves(0), halves(1));
-            [first, second, third, fourth]
+            [
+                $narrow($lo2(ab[0], cd[0])),
+                $narrow($hi2(ab[0], cd[0])),
+                $narrow($lo2(ab[1], cd[1])),
+                $narrow($hi2(ab[1], cd[1])),
+            ]
         }};
     }
 
     impl Transpose<f32> for Avx512 {
         #[inline(always)]
         fn transpose(from: &[f32], from_ld: usize, to: &mut [f32], to_ld: usize) {
-            let rows: [__m512; 16] = from_fn(|i| Self::load(&from[i * from_ld..]));
-            // SAFETY: only `Isa::run` of this instruction set calls this, on processors that have it.
-            let columns = unsafe {
-                let q: [[__m512; 4]; 4] = from_fn(|g| {
-                    let four: [__m512; 4] = from_fn(|i| rows[4 * g + i]);
+            let mut q = [[<Self as Vectors<f32>>::splat(0.0); 4]; 4];
+            for (g, q) in q.iter_mut().enumerate() {
+                let mut four = *q;
+                for (i, row) in four.iter_mut().enumerate() {
+                    *row = Self::load(&from[(4 * g + i) * from_ld..]);
+                }
+                // SAFETY: only `Isa::run` of this instruction set calls this, on processors that have it.
+                *q = unsafe {
                     quarters!(four, _mm512_unpacklo_ps _mm512_unpackhi_ps _mm512_unpacklo_pd _mm512_unpackhi_pd
                         _mm512_castps_pd _mm512_castpd_ps)
-                });
-                let mut columns = [rows[0]; 16];
-                for c in 0..4 {
-                    let even = |a: usize| _mm512_shuffle_f32x4::<0x88>(q[a][c], q[a + 1][c]);
-                    let odd = |a: usize| _mm512_shuffle_f32x4::<0xdd>(q[a][c], q[a + 1][c]);
-                    columns[c] = _mm512_shuffle_f32x4::<0x88>(even(0), even(2));
-                    columns[4 + c] = _mm512_shuffle_f32x4::<0x88>(odd(0), odd(2));
-                    columns[8 + c] = _mm512_shuffle_f32x4::<0xdd>(even(0), even(2));
-                    columns[12 + c] = _mm512_shuffle_f32x4::<0xdd>(odd(0), odd(2));
+                };
+            }
+            for c in 0..4 {
+                // SAFETY: as above.
+                let columns = unsafe {
+                    let even = [
+                        _mm512_shuffle_f32x4::<0x88>(q[0][c], q[1][c]),
+                        _mm512_shuffle_f32x4::<0x88>(q[2][c], q[3][c]),
+                    ];
+                    let odd = [
+                        _mm512_shuffle_f32x4::<0xdd>(q[0][c], q[1][c]),
+                        _mm512_shuffle_f32x4::<0xdd>(q[2][c], q[3][c]),
+                    ];
+                    [
+                        _mm512_shuffle_f32x4::<0x88>(even[0], even[1]),
+                        _mm512_shuffle_f32x4::<0x88>(odd[0], odd[1]),
+                        _mm512_shuffle_f32x4::<0xdd>(even[0], even[1]),
+                        _mm512_shuffle_f32x4::<0xdd>(odd[0], odd[1]),
+                    ]
+                };
+                for (quarter, column) in columns.into_iter().enumerate() {
+                    Self::store(column, &mut to[(4 * quarter + c) * to_ld..]);
                 }
-                columns
-            };
-            for (j, column) in columns.into_iter().enumerate() {
-                Self::store(column, &mut to[j * to_ld..]);
             }
         }
     }
@@ -89,23 +103,26 @@ mod x86 {
     impl Transpose<f32> for Avx2 {
         #[inline(always)]
         fn transpose(from: &[f32], from_ld: usize, to: &mut [f32], to_ld: usize) {
-            let rows: [__m256; 8] = from_fn(|i| Self::load(&from[i * from_ld..]));
-            // SAFETY: as above.
-            let columns = unsafe {
-                let q: [[__m256; 4]; 2] = from_fn(|g| {
-                    let four: [__m256; 4] = from_fn(|i| rows[4 * g + i]);
+            let mut q = [[<Self as Vectors<f32>>::splat(0.0); 4]; 2];
+            for (g, q) in q.iter_mut().enumerate() {
+                let mut four = *q;
+                for (i, row) in four.iter_mut().enumerate() {
+                    *row = Self::load(&from[(4 * g + i) * from_ld..]);
+                }
+                // SAFETY: as above.
+                *q = unsafe {
                     quarters!(four, _mm256_unpacklo_ps _mm256_unpackhi_ps _mm256_unpacklo_pd _mm256_unpackhi_pd
                         _mm256_castps_pd _mm256_castpd_ps)
-                });
-                let mut columns = [rows[0]; 8];
-                for c in 0..4 {
-                    columns[c] = _mm256_permute2f128_ps::<0x20>(q[0][c], q[1][c]);
-                    columns[4 + c] = _mm256_permute2f128_ps::<0x31>(q[0][c], q[1][c]);
+                };
+            }
+            for c in 0..4 {
+                // SAFETY: as above.
+                let columns = unsafe {
+                    [_mm256_permute2f128_ps::<0x20>(q[0][c], q[1][c]), _mm256_permute2f128_ps::<0x31>(q[0][c], q[1][c])]
+                };
+                for (half, column) in columns.into_iter().enumerate() {
+                    Self::store(column, &mut to[(4 * half + c) * to_ld..]);
                 }
-                columns
-            };
-            for (j, column) in columns.into_iter().enumerate() {
-                Self::store(column, &mut to[j * to_ld..]);
             }
         }
     }
