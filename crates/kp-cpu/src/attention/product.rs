@@ -1,4 +1,4 @@
-//! The product of attention: out[i][j] = start + Σ over t of a[i][t] · b[t][j], blocked so that the sums stay in registers.
+//! The product of attention: `out[i][j] = start + Σ over t of a[i][t] · b[t][j]`, blocked so that the sums stay in registers.
 //!
 //! ```text
 //!                      b [t][j]   LV vectors
@@ -104,7 +104,7 @@ unsafe fn column<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(p: &
 }
 
 /// # Safety
-/// As [`column`], of rows `first .. first + MR`.
+/// As [`column()`], of rows `first .. first + MR`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "what iterates over the sums keeps them in memory")]
 unsafe fn block<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(
