@@ -191,7 +191,7 @@ def int4_weights(m, n, k):
 SQUARES = (256, 512, 1024, 2048)
 WEIGHTS = [(m, n, 4096) for n in (4096, 11008) for m in (1, 8, 128, 512)]
 # How a constant B is best arranged for kp.
-PANEL = {"f32": "panel32x1", "bf16": "panel32x1"}
+PANEL = {"f32": "panel64x1", "bf16": "panel64x1"}
 
 
 def products(dtype):
