@@ -6,10 +6,12 @@
 pub(crate) mod arith;
 mod lookup;
 pub(crate) mod vector;
+pub(crate) mod widen;
 
 use kp_hal::Caps;
 use lookup::Lookup;
 use std::{marker::PhantomData, sync::OnceLock};
+use widen::Widen;
 
 /// A loop worth compiling for each instruction set.
 pub(crate) trait Work {
@@ -19,7 +21,7 @@ pub(crate) trait Work {
 }
 
 /// An instruction set.
-pub(crate) trait Isa: Lookup + Send + Sync + 'static {
+pub(crate) trait Isa: Lookup + Widen + Send + Sync + 'static {
     /// Features a device must name.
     const FEATURES: &'static [&'static str];
 

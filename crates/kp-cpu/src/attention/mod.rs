@@ -1,5 +1,6 @@
 //! The kernels of `attention`, best first.
 
+mod avx512_decode;
 pub(crate) mod chunk;
 pub(crate) mod machine;
 pub(crate) mod places;
@@ -14,4 +15,4 @@ pub(crate) mod turn;
 
 use kp_hal::{KernelList, op::Attention};
 
-pub(crate) const KERNELS: KernelList<Attention> = &[&portable::Portable];
+pub(crate) const KERNELS: KernelList<Attention> = &[&avx512_decode::Avx512Decode, &portable::Portable];

@@ -98,6 +98,16 @@ impl<'a> Source<'a> {
         rest.fill(R::ZERO);
     }
 
+    /// Whether a number scales rows.
+    pub(super) fn is_scaled(&self) -> bool {
+        matches!(self.scheme, Scheme::Tensor | Scheme::Row)
+    }
+
+    /// Bytes from a token's row to the next one's.
+    pub(super) fn row_bytes(&self) -> usize {
+        self.rows.ld * self.rows.dtype.bits() as usize / 8
+    }
+
     /// What scales a row: 1 where nothing does.
     #[inline(always)]
     pub(super) fn scale<R: Real>(&self, token: Token, head: usize) -> R {

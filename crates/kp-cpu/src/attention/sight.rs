@@ -57,7 +57,7 @@ impl<'a> Sight<'a> {
     }
 
     /// What a head's scores lose per key of distance; 0 without ALiBi.
-    fn slope(&self, head: usize) -> f32 {
+    pub(super) fn slope(&self, head: usize) -> f32 {
         if self.slopes.is_empty() { 0.0 } else { crate::numbers::get(kp_hal::DType::F32, self.slopes, head) }
     }
 

@@ -36,15 +36,30 @@ impl<R: Real> WorkIn for Read<'_, R> {
                 whole!(u8, |x| R::from_f32(SMALL.decode(x.into())))
             }};
         }
+        macro_rules! widened {
+            ($size:literal, $small:expr, $widen:ident) => {{
+                const SMALL: Small = $small;
+                let src = &src[start * $size..(start + out.len()) * $size];
+                let ((sixteens, rest), (codes, few)) = (out.as_chunks_mut::<16>(), src.as_chunks::<{ 16 * $size }>());
+                for (out, codes) in sixteens.iter_mut().zip(codes) {
+                    *out = I::$widen(codes).map(R::from_f32);
+                }
+                for (out, &code) in rest.iter_mut().zip(few.as_chunks::<$size>().0) {
+                    let mut word = [0; 4];
+                    word[..$size].copy_from_slice(&code);
+                    *out = R::from_f32(SMALL.decode(u32::from_le_bytes(word)));
+                }
+            }};
+        }
         match dtype {
             DType::F64 => whole!(f64, |x| R::from_f64(x)),
             DType::F32 => whole!(f32, |x| R::from_f32(x)),
             // The lower mantissa bits are not there as far as a tf32 multiplier is concerned.
             DType::Tf32 => whole!(u32, |x| R::from_f32(f32::from_bits(x & !0x1fff))),
-            DType::F16 => whole!(u16, |x| R::from_f32(small::F16.decode(x.into()))),
+            DType::F16 => widened!(2, small::F16, f16),
             DType::Bf16 => whole!(u16, |x| R::from_f32(f32::from_bits(u32::from(x) << 16))),
-            DType::E4m3 => small!(small::E4M3),
-            DType::E5m2 => small!(small::E5M2),
+            DType::E4m3 => widened!(1, small::E4M3, e4m3),
+            DType::E5m2 => widened!(1, small::E5M2, e5m2),
             DType::E4m3Fnuz => small!(small::E4M3_FNUZ),
             DType::E5m2Fnuz => small!(small::E5M2_FNUZ),
             DType::I8 => whole!(i8, |x| R::from_f32(x.into())),

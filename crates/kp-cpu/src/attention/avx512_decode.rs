@@ -1,0 +1,647 @@
+//! One query a sequence: keys and values are read once, where they lie, as fast as memory gives them.
+//!
+//! ```text
+//!   keys ─▶  │ chunk │ chunk │ …     a split: some chunks of 256 keys, one thread's, for all heads whose rows lie
+//!   heads    │       │       │       side by side in memory
+//!
+//!   sixteen keys at a time:  scores = q · kᵀ      then, of the chunk:  m' = max(m, scores)    w = 2^(scores − m')
+//!   sixteen keys at a time:  sums = 2^(m − m') sums + w · v            afterwards splits are taken together, in order
+//! ```
+//! A processor fetches ahead within a page, and again has to learn where it is read in the next; so the sixteen rows
+//! are of sixteen pages, which keeps more of memory busy than one after the other. Limits: AVX-512, arithmetic in f32,
+//! masks that leave an interval. Splits depend on how many sequences there are, so not `batch-invariant`.
+
+use super::{
+    chunk::{Dims, Inputs, base},
+    places::{Places, Rows, Source, Token, lse_index},
+    plan::SOURCES,
+    product::LANES,
+    sight::Tile,
+    turn::Turns,
+};
+use crate::{
+    kernel::{self, Output, input, optional},
+    memory::cut,
+    numbers,
+    rows::{largest, sum},
+    simd::{Avx512, Baseline, Isa, Work, arith::Arith, vector::Vectors, widen::Widen},
+    threads,
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
+    op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, HeadLayout, Mask, Overflow, Repro},
+    source_hash,
+};
+use std::{
+    f64::consts::LOG2_E,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// The kernel for decoding on processors with AVX-512.
+pub(crate) struct Avx512Decode;
+
+/// Keys whose scores are in cache at one time: sixteen pages of sixteen rows of 256 bytes.
+const CHUNK: usize = 256;
+
+/// Splits there are at least, if there are so many chunks: enough to keep the threads of a large machine busy to the end.
+const SPLITS: usize = 64;
+
+/// Query heads that meet a row of K or V in registers together.
+const TOGETHER: usize = 4;
+
+impl Kernel<Attention> for Avx512Decode {
+    fn name(&self) -> &'static str {
+        "avx512_decode"
+    }
+
+    fn code(&self) -> u64 {
+        const { SOURCES ^ source_hash(include_bytes!("avx512_decode.rs")) }
+    }
+
+    fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
+        if let Some(need) = Avx512::FEATURES.iter().find(|feature| !caps.has(feature)) {
+            return Err(Unsupported::Feature { need });
+        }
+        if p.q_len > 1 {
+            return Err(Unsupported::TooLarge { dim: "q_len", max: 1, got: p.q_len.into() });
+        }
+        if let Some((operand, _)) = [("q", p.q.dtype), ("k", p.kv.dtype)].into_iter().find(|(_, t)| *t == DType::F64) {
+            return Err(Unsupported::DType { operand, got: DType::F64 });
+        }
+        if matches!(p.mask, Mask::Blocks { .. } | Mask::Expr(_)) {
+            return Err(Unsupported::Option { option: "mask", got: p.mask.to_string() });
+        }
+        if p.repro() == Repro::BatchInvariant {
+            return Err(Unsupported::Repro { asked: p.repro() });
+        }
+        Ok(Variants::ONE)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &AttentionProblem, _: Variant) -> Nanos {
+        let (compute, memory) = Nanos::floors(caps, p);
+        // Each number meets so few others that taking it from memory shows most.
+        Nanos::from_secs((compute.as_secs() * 2.0).max(memory.as_secs()) / 0.9)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
+        let code = Code { spec: *p.spec() };
+        // SAFETY: `Run` computes what the spec says, from and to the operands the spec names.
+        Ok(unsafe { kernel::plan(self, device, p, variant, Shape::new(&code.spec).scratch_bytes(), code) })
+    }
+}
+
+struct Code {
+    spec: AttentionSpec,
+}
+
+impl Launch<Attention> for Code {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &AttentionArgs<'_>) -> Result<()> {
+        let (spec, shape) = (&self.spec, Shape::new(&self.spec));
+        // SAFETY: within a launch, whose arguments were checked.
+        let (operands, scales, options, places) = unsafe {
+            (
+                [input(&args.q), input(&args.k), input(&args.v)],
+                [optional(&args.q_scale), optional(&args.k_scale), optional(&args.v_scale)],
+                [optional(&args.blocks), optional(&args.slopes), optional(&args.sinks)],
+                [&args.q_offsets, &args.kv_offsets, &args.kv_lens, &args.page_table].map(|view| optional(view)),
+            )
+        };
+        let [blocks, slopes, sinks] = options;
+        let [q_offsets, kv_offsets, kv_lens, page_table] = places;
+        // SAFETY: as above.
+        let (o, lse) = unsafe { (Output::new(&args.o), Output::optional(&args.lse)) };
+        let run = Run {
+            spec,
+            shape,
+            inputs: Inputs::new(spec, operands, scales, [blocks, slopes]),
+            places: Places { spec, q_offsets, kv_offsets, kv_lens, page_table },
+            sinks,
+            o,
+            lse,
+            scratch: Output::of(kernel::own(queue).scratch()),
+        };
+        run.each(Round::Split, shape.units());
+        run.each(Round::Finish, spec.batch as usize * spec.kv_heads as usize);
+        Ok(())
+    }
+}
+
+/// How the work is cut.
+#[derive(Clone, Copy)]
+struct Shape {
+    dims: Dims,
+    /// Query heads to each head of K and V, and heads of K and V that are read together.
+    group: usize,
+    heads: usize,
+    /// Of the sequences and such sets of heads there are.
+    sets: usize,
+    /// Parts of the keys of each.
+    splits: usize,
+}
+
+impl Shape {
+    fn new(spec: &AttentionSpec) -> Self {
+        let kv_heads = spec.kv_heads as usize;
+        let heads = if spec.layout == HeadLayout::Bshd { kv_heads } else { 1 };
+        let sets = spec.batch as usize * kv_heads / heads.max(1);
+        let chunks = (spec.kv_len as usize).div_ceil(CHUNK).max(1);
+        Self {
+            dims: Dims::new(spec),
+            group: (spec.q_heads / spec.kv_heads.max(1)) as usize,
+            heads,
+            sets,
+            splits: SPLITS.div_ceil(sets.max(1)).min(chunks),
+        }
+    }
+
+    /// Rows that a split has: a query head each.
+    fn rows(&self) -> usize {
+        self.heads * self.group
+    }
+
+    fn units(&self) -> usize {
+        self.sets * self.splits
+    }
+
+    /// Numbers of a row of K or V, or of O, in cache.
+    fn width(&self) -> usize {
+        self.dims.qk_width.max(self.dims.v_width)
+    }
+
+    /// Numbers of a [`Room`], and of a split's results: maximum, sum, and sums of values of each row.
+    fn numbers(&self) -> [usize; 2] {
+        let room = self.rows() * (self.dims.qk_width + CHUNK) + LANES * self.width();
+        [room, (2 * self.rows()).next_multiple_of(LANES) + self.rows() * self.dims.v_width]
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        let [room, state] = self.numbers().map(|numbers| 4 * numbers as u64);
+        room * threads::count() as u64 + state * self.units() as u64
+    }
+}
+
+/// What a thread needs: rows of Q times their scale, a chunk's scores of each, and sixteen rows of K or V as numbers.
+struct Room<'s> {
+    q: &'s mut [f32],
+    s: &'s mut [f32],
+    rows: &'s mut [f32],
+}
+
+/// What a split found: as `chunk::State`, rows of sums `v_width` apart.
+struct State<'s> {
+    max: &'s mut [f32],
+    sum: &'s mut [f32],
+    acc: &'s mut [f32],
+}
+
+struct Run<'a> {
+    spec: &'a AttentionSpec,
+    shape: Shape,
+    inputs: Inputs<'a, f32>,
+    places: Places<'a>,
+    sinks: &'a [u8],
+    o: Output<'a>,
+    lse: Output<'a>,
+    scratch: Output<'a>,
+}
+
+/// The two rounds of a launch.
+#[derive(Clone, Copy)]
+enum Round {
+    /// A unit is a split.
+    Split,
+    /// A unit is a head of K and V of a sequence.
+    Finish,
+}
+
+/// A unit of a round, for the instruction set.
+struct Unit<'w, 'a, 's> {
+    of: &'w Run<'a>,
+    round: Round,
+    index: usize,
+    room: &'w mut Room<'s>,
+}
+
+impl Work for Unit<'_, '_, '_> {
+    #[inline(always)]
+    fn run(self) {
+        match self.round {
+            Round::Split => self.of.split(self.index, self.room),
+            Round::Finish => self.of.finish(self.index, self.room),
+        }
+    }
+}
+
+/// The keys of a chunk in the order in which they are read, sixteen in each step.
+struct Order {
+    tokens: [Token; CHUNK],
+    keys: usize,
+    /// How far apart the keys of a step are.
+    apart: usize,
+}
+
+impl Order {
+    #[inline(always)]
+    fn new(tile: &Tile<'_>, keys: Range<usize>, apart: bool) -> Self {
+        let count = keys.len();
+        let mut order = Self { tokens: [tile.sequence.key(keys.start); CHUNK], keys: count, apart: 1 };
+        if apart {
+            order.apart = count.div_ceil(LANES);
+        }
+        for (at, token, many) in tile.sequence.stretches(keys) {
+            for i in 0..many {
+                let (lane, step) = if apart { ((at + i) / order.apart, (at + i) % order.apart) } else { (0, at + i) };
+                order.tokens[if apart { step * LANES + lane } else { step }] = (token.0, token.1 + i);
+            }
+        }
+        order
+    }
+
+    fn steps(&self) -> usize {
+        self.keys.div_ceil(LANES)
+    }
+
+    /// Keys of a step; the other lanes stand for no key, and their tokens for any.
+    #[inline(always)]
+    fn count(&self, step: usize) -> usize {
+        if self.apart == 1 {
+            (self.keys - step * LANES).min(LANES)
+        } else {
+            self.keys.saturating_sub(step).div_ceil(self.apart)
+        }
+    }
+
+    /// Which of the chunk's keys a lane of a step is.
+    #[inline(always)]
+    fn key(&self, step: usize, lane: usize) -> usize {
+        if self.apart == 1 { step * LANES + lane } else { lane * self.apart + step }
+    }
+
+    fn tokens(&self, step: usize) -> &[Token; LANES] {
+        &self.tokens.as_chunks().0[step]
+    }
+}
+
+impl Run<'_> {
+    /// Runs the units of a round in parallel, each with a thread's room.
+    fn each(&self, round: Round, units: usize) {
+        let next = AtomicUsize::new(0);
+        let bytes = 4 * self.shape.numbers()[0];
+        threads::for_each(threads::count().min(units), |part| {
+            // SAFETY: rooms lie apart, and one thread has each.
+            let mut rest = unsafe { self.scratch.part(part * bytes..(part + 1) * bytes) };
+            let Shape { dims, .. } = self.shape;
+            let rows = self.shape.rows();
+            let mut room = Room {
+                q: cut(&mut rest, rows * dims.qk_width),
+                s: cut(&mut rest, rows * CHUNK),
+                rows: cut(&mut rest, LANES * self.shape.width()),
+            };
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= units {
+                    return;
+                }
+                Avx512::run(Unit { of: self, round, index, room: &mut room });
+            }
+        });
+    }
+
+    /// What split `unit` found.
+    ///
+    /// # Safety
+    /// One at a time for each, or only to be read.
+    unsafe fn state(&self, unit: usize) -> State<'_> {
+        let (shape, [room, numbers]) = (self.shape, self.shape.numbers());
+        let first = 4 * (threads::count() * room + unit * numbers);
+        // SAFETY: results lie apart, behind the rooms.
+        let mut rest = unsafe { self.scratch.part(first..first + 4 * numbers) };
+        let (max, sum) = cut::<f32>(&mut rest, (2 * shape.rows()).next_multiple_of(LANES)).split_at_mut(shape.rows());
+        State { max, sum: &mut sum[..shape.rows()], acc: cut(&mut rest, shape.rows() * shape.dims.v_width) }
+    }
+
+    /// The query of sequence `b` in the heads of key head `head`.
+    fn tile(&self, b: usize, head: usize) -> Tile<'_> {
+        Tile::new(&self.inputs.sight, self.places.sequence(b), head, 0, self.shape.group)
+    }
+
+    /// Takes in the keys of a split.
+    #[inline(always)]
+    fn split(&self, unit: usize, room: &mut Room<'_>) {
+        let Shape { heads, group, splits, dims, .. } = self.shape;
+        // SAFETY: a unit comes once.
+        let mut state = unsafe { self.state(unit) };
+        state.max.fill(f32::NEG_INFINITY);
+        state.sum.fill(0.0);
+        state.acc.fill(0.0);
+        let (set, split) = (unit / splits, unit % splits);
+        let sets = self.spec.kv_heads as usize / heads;
+        let first_head = set % sets * heads;
+        let tile = self.tile(set / sets, first_head);
+        let each = tile.end.saturating_sub(tile.first).div_ceil(splits).next_multiple_of(CHUNK);
+        let keys = (tile.first + split * each).min(tile.end)..(tile.first + (split + 1) * each).min(tile.end);
+        if tile.rows == 0 || keys.is_empty() {
+            return;
+        }
+        let query = tile.sequence.query(0);
+        for (row, q) in room.q.chunks_exact_mut(dims.qk_width).enumerate() {
+            self.inputs.q.read(query, first_head * group + row, q);
+            q.iter_mut().for_each(|x| *x *= self.inputs.scale);
+        }
+        for start in keys.clone().step_by(CHUNK) {
+            let some = start..keys.end.min(start + CHUNK);
+            self.chunk(&tile, some, first_head, room, &mut state);
+        }
+    }
+
+    #[inline(always)]
+    fn chunk(
+        &self,
+        tile: &Tile<'_>,
+        keys: Range<usize>,
+        first_head: usize,
+        room: &mut Room<'_>,
+        state: &mut State<'_>,
+    ) {
+        let Shape { heads, group, dims, .. } = self.shape;
+        let (k, v, start) = (&self.inputs.k, &self.inputs.v, keys.start);
+        // Rows of a page or more are of sixteen pages as they come.
+        let order = Order::new(tile, keys, k.row_bytes() < PAGE);
+        for step in 0..order.steps() {
+            for head in 0..heads {
+                let tokens = order.tokens(step);
+                let rows = sixteen(k, tokens, first_head + head, dims.qk_width, room.rows);
+                let (q, s) = (&room.q[head * group * dims.qk_width..], &mut room.s[head * group * CHUNK..]);
+                let mut row = 0;
+                while row + TOGETHER <= group {
+                    dots::<Avx512, TOGETHER>(&q[row * dims.qk_width..], &rows, &mut s[row * CHUNK + step * LANES..]);
+                    row += TOGETHER;
+                }
+                while row < group {
+                    dots::<Avx512, 1>(&q[row * dims.qk_width..], &rows, &mut s[row * CHUNK + step * LANES..]);
+                    row += 1;
+                }
+                if k.is_scaled() {
+                    scale(k, tokens, first_head + head, step, &mut s[..group * CHUNK]);
+                }
+            }
+        }
+        for (row, s) in room.s.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
+            let s = &mut s[..order.steps() * LANES];
+            self.shape(tile, &order, start, first_head * group + row, s);
+            let max = largest::<Avx512, f32>(s);
+            let new = if max > state.max[row] { max } else { state.max[row] };
+            let base = base(new);
+            s.iter_mut().for_each(|s| *s = (*s - base).exp2_of::<Avx512>());
+            let shrink = (state.max[row] - base).exp2_of::<Avx512>();
+            state.sum[row] = state.sum[row] * shrink + sum::<Avx512, f32>(s);
+            state.max[row] = new;
+            state.acc[row * dims.v_width..][..dims.v_width].iter_mut().for_each(|x| *x *= shrink);
+        }
+        for step in 0..order.steps() {
+            for head in 0..heads {
+                let tokens = order.tokens(step);
+                let rows = sixteen(v, tokens, first_head + head, dims.v_width, room.rows);
+                let s = &mut room.s[head * group * CHUNK..(head + 1) * group * CHUNK];
+                if v.is_scaled() {
+                    scale(v, tokens, first_head + head, step, s);
+                }
+                let acc = &mut state.acc[head * group * dims.v_width..(head + 1) * group * dims.v_width];
+                let rows = &rows[..order.count(step)];
+                let mut row = 0;
+                while row + TOGETHER <= group {
+                    add::<Avx512, TOGETHER>(&s[row * CHUNK + step * LANES..], rows, &mut acc[row * dims.v_width..]);
+                    row += TOGETHER;
+                }
+                while row < group {
+                    add::<Avx512, 1>(&s[row * CHUNK + step * LANES..], rows, &mut acc[row * dims.v_width..]);
+                    row += 1;
+                }
+            }
+        }
+    }
+
+    /// Turns a row's products into scores: capped, by distance, −∞ where there is no key.
+    #[inline(always)]
+    fn shape(&self, tile: &Tile<'_>, order: &Order, start: usize, head: usize, s: &mut [f32]) {
+        if let Some((share, cap)) = self.inputs.softcap {
+            s.iter_mut().for_each(|s| *s = cap * (*s * share).tanh_of::<Avx512>());
+        }
+        let slope = self.inputs.sight.slope(head) * std::f32::consts::LOG2_E;
+        if slope != 0.0 {
+            let distance = (start as i64 - tile.sequence.position(0)) as f32;
+            for (step, s) in s.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                for (lane, s) in s.iter_mut().enumerate() {
+                    *s += slope * (distance + order.key(step, lane) as f32);
+                }
+            }
+        }
+        for (step, s) in s.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            s[order.count(step)..].fill(f32::NEG_INFINITY);
+        }
+    }
+
+    /// Takes the splits of key head `unit` of all sequences together and writes its rows of O.
+    #[inline(always)]
+    fn finish(&self, unit: usize, room: &mut Room<'_>) {
+        let Shape { heads, group, splits, dims, .. } = self.shape;
+        let kv_heads = self.spec.kv_heads as usize;
+        let tile = self.tile(unit / kv_heads, unit % kv_heads);
+        let rows = Rows::o(self.spec);
+        let bytes = rows.dtype.bits() as usize;
+        for i in 0..tile.rows {
+            let (head, row) = (tile.kv_head * group + i, unit % heads * group + i);
+            // SAFETY: nothing writes results any more.
+            let states = (0..splits).map(|split| unsafe { self.state(unit / heads * splits + split) });
+            let sink = if self.sinks.is_empty() { f32::NEG_INFINITY } else { self.sink(head) };
+            let most =
+                states.clone().fold(sink, |most, state| if state.max[row] > most { state.max[row] } else { most });
+            let base = base(most);
+            let mut sum = (sink - base).exp2_of::<Baseline>();
+            let out = &mut room.rows[..dims.v_width];
+            out.fill(0.0);
+            for state in states {
+                let share = (state.max[row] - base).exp2_of::<Baseline>();
+                sum += state.sum[row] * share;
+                out.iter_mut().zip(&state.acc[row * dims.v_width..]).for_each(|(out, &x)| *out += x * share);
+            }
+            let query = tile.sequence.query(0);
+            if self.spec.lse {
+                let at = 4 * lse_index(self.spec, query, head);
+                // SAFETY: a row has one owner.
+                let place = unsafe { self.lse.part(at..at + 4) };
+                numbers::write(DType::F32, &[base / LOG2_E as f32 + sum.ln()], place, 0, Overflow::Saturate);
+            }
+            // Where nothing is seen the sums are 0, and so is the result.
+            let share = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+            out.iter_mut().for_each(|x| *x *= share);
+            let first = rows.first(query, head) * bytes / 8;
+            // SAFETY: as above.
+            let place = unsafe { self.o.part(first..first + rows.dim * bytes / 8) };
+            numbers::write(rows.dtype, &out[..rows.dim], place, 0, Overflow::Saturate);
+        }
+    }
+
+    fn sink(&self, head: usize) -> f32 {
+        numbers::get::<f32>(DType::F32, self.sinks, head) * LOG2_E as f32
+    }
+}
+
+/// Bytes of a page, within which a processor fetches ahead.
+const PAGE: usize = 4096;
+
+/// Sixteen rows of a head: where they lie if they are whole vectors of f32, else in `room`, filled up with zeros.
+#[inline(always)]
+fn sixteen<'r>(
+    source: &Source<'r>,
+    tokens: &[Token; LANES],
+    head: usize,
+    width: usize,
+    room: &'r mut [f32],
+) -> [&'r [[f32; LANES]]; LANES] {
+    let (dtype, dim) = (source.rows.dtype, source.rows.dim);
+    let mut rows = [[].as_slice(); LANES];
+    if dtype == DType::F32 && dim == width {
+        let mut there = 0;
+        for (row, &token) in rows.iter_mut().zip(tokens) {
+            if let Some(x) = numbers::lying::<f32>(dtype, source.codes, source.rows.first(token, head), dim) {
+                *row = x.as_chunks().0;
+                there += 1;
+            }
+        }
+        if there == LANES {
+            return rows;
+        }
+    }
+    macro_rules! widen {
+        ($size:literal, $widen:expr) => {
+            for (out, &token) in room.chunks_exact_mut(width).zip(tokens) {
+                let first = source.rows.first(token, head) * $size;
+                let codes = &source.codes[first..first + dim * $size];
+                for (out, codes) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(codes.as_chunks().0) {
+                    *out = $widen(codes);
+                }
+            }
+        };
+    }
+    match dtype {
+        DType::Bf16 if dim == width => widen!(2, bf16),
+        DType::F16 if dim == width => widen!(2, Avx512::f16),
+        DType::E4m3 if dim == width => widen!(1, Avx512::e4m3),
+        DType::E5m2 if dim == width => widen!(1, Avx512::e5m2),
+        _ => {
+            for (out, &token) in room.chunks_exact_mut(width).zip(tokens) {
+                numbers::read(dtype, source.codes, source.rows.first(token, head), &mut out[..dim]);
+            }
+        }
+    }
+    if dim < width {
+        room.chunks_exact_mut(width).take(LANES).for_each(|row| row[dim..].fill(0.0));
+    }
+    let room: &'r [f32] = room;
+    for (row, x) in rows.iter_mut().zip(room.chunks_exact(width)) {
+        *row = x.as_chunks().0;
+    }
+    rows
+}
+
+/// Sixteen bf16: the upper halves of f32.
+#[inline(always)]
+fn bf16(codes: &[u8; 2 * LANES]) -> [f32; LANES] {
+    let mut out = [0.0; LANES];
+    for (out, &code) in out.iter_mut().zip(codes.as_chunks().0) {
+        *out = f32::from_bits(u32::from(u16::from_le_bytes(code)) << 16);
+    }
+    out
+}
+
+/// Multiplies what rows have of a step by the scales of its keys.
+#[inline(always)]
+fn scale(source: &Source<'_>, tokens: &[Token; LANES], head: usize, step: usize, s: &mut [f32]) {
+    let mut by = [0.0; LANES];
+    for (by, &token) in by.iter_mut().zip(tokens) {
+        *by = source.scale(token, head);
+    }
+    for s in s.as_chunks_mut::<CHUNK>().0 {
+        s[step * LANES..][..LANES].iter_mut().zip(&by).for_each(|(s, by)| *s *= by);
+    }
+}
+
+/// Products of rows of Q with sixteen rows of K: to the front of `s` and each multiple of a chunk.
+#[inline(always)]
+fn dots<I: Turns<f32>, const ROWS: usize>(q: &[f32], k: &[&[[f32; LANES]]; LANES], s: &mut [f32]) {
+    let zero = I::splat(0.0);
+    let vectors = k[0].len();
+    let q = &q.as_chunks::<LANES>().0[..ROWS * vectors];
+    let mut sums = [[zero; LANES]; ROWS];
+    for first in (0..LANES).step_by(4) {
+        let k = [&k[first][..vectors], &k[first + 1][..vectors], &k[first + 2][..vectors], &k[first + 3][..vectors]];
+        let mut four = [[zero; 4]; ROWS];
+        for c in 0..vectors {
+            for i in 0..4 {
+                let k = I::load(&k[i][c]);
+                for row in 0..ROWS {
+                    four[row][i] = I::times_plus(I::load(&q[row * vectors + c]), k, four[row][i]);
+                }
+            }
+        }
+        for row in 0..ROWS {
+            sums[row][first..first + 4].copy_from_slice(&four[row]);
+        }
+    }
+    for row in 0..ROWS {
+        I::store(I::sums(sums[row]), &mut s[row * CHUNK..]);
+    }
+}
+
+/// Adds rows of V times their weights, at the front of `s` and each multiple of a chunk, to rows of sums.
+#[inline(always)]
+fn add<I: Vectors<f32>, const ROWS: usize>(s: &[f32], v: &[&[[f32; LANES]]], acc: &mut [f32]) {
+    let vectors = v.first().map_or(0, |v| v.len());
+    let acc = &mut acc.as_chunks_mut::<LANES>().0[..ROWS * vectors];
+    let mut at = 0;
+    while at + 4 <= vectors {
+        add_columns::<I, ROWS, 4>(s, v, acc, vectors, at);
+        at += 4;
+    }
+    while at < vectors {
+        add_columns::<I, ROWS, 1>(s, v, acc, vectors, at);
+        at += 1;
+    }
+}
+
+/// The same for some vectors of each row, which stay in registers.
+#[inline(always)]
+fn add_columns<I: Vectors<f32>, const ROWS: usize, const WIDE: usize>(
+    s: &[f32],
+    v: &[&[[f32; LANES]]],
+    acc: &mut [[f32; LANES]],
+    vectors: usize,
+    at: usize,
+) {
+    let mut sums: [[I::V; WIDE]; ROWS] = [[I::splat(0.0); WIDE]; ROWS];
+    for row in 0..ROWS {
+        for wide in 0..WIDE {
+            sums[row][wide] = I::load(&acc[row * vectors + at + wide]);
+        }
+    }
+    let s = &s[..(ROWS - 1) * CHUNK + LANES];
+    for (i, v) in v.iter().enumerate().take(LANES) {
+        let v: &[[f32; LANES]; WIDE] = v[at..].first_chunk().expect("as wide as the rows");
+        for row in 0..ROWS {
+            let weight = I::splat(s[row * CHUNK + i]);
+            for wide in 0..WIDE {
+                sums[row][wide] = I::times_plus(weight, I::load(&v[wide]), sums[row][wide]);
+            }
+        }
+    }
+    for row in 0..ROWS {
+        for wide in 0..WIDE {
+            I::store(sums[row][wide], &mut acc[row * vectors + at + wide]);
+        }
+    }
+}
