@@ -2,7 +2,7 @@
 
 use crate::{
     kernel::Output,
-    memory::settle,
+    memory::{fetch_ahead, settle},
     numbers::{self, Real},
     simd::{Work, vector::Vectors},
     store::Store,
@@ -232,6 +232,35 @@ pub(crate) fn map<R: Real>(x: Option<&[R]>, out: &mut [R], f: impl Fn(usize, R) 
         Some(x) => out.iter_mut().zip(x).enumerate().for_each(|(i, (out, &x))| *out = f(i, x)),
         None => out.iter_mut().enumerate().for_each(|(i, out)| *out = f(i, *out)),
     }
+}
+
+/// Runs `part(range, x, out)` for each stretch of a row, of `x` if there is one. Meanwhile `next`, which the thread reads
+/// after it, is brought near: computing on a row would leave memory idle otherwise.
+#[inline(always)]
+pub(crate) fn stretches<R: Real>(
+    x: Option<&[R]>,
+    out: &mut [R],
+    next: &[u8],
+    part: impl Fn(std::ops::Range<usize>, Option<&[R]>, &mut [R]),
+) {
+    let share = next.len() / out.len().div_ceil(STRETCH).max(1);
+    for (s, out) in out.chunks_mut(STRETCH).enumerate() {
+        fetch_ahead(&next[s * share..(s + 1) * share]);
+        let range = s * STRETCH..s * STRETCH + out.len();
+        part(range.clone(), x.map(|x| &x[range]), out);
+    }
+}
+
+/// Numbers between two calls for what comes next.
+const STRETCH: usize = 256;
+
+/// The bytes of row `row`, none if there is no such row among the first `rows.0` of `rows.1` columns.
+pub(crate) fn bytes_of<'a>(x: &Rows, bytes: &'a [u8], row: u32, (rows, cols): (u32, u32)) -> &'a [u8] {
+    if row >= rows {
+        return &[];
+    }
+    let first = x.dtype().bytes(start(x, row) as u64) as usize;
+    &bytes[first..first + x.dtype().bytes(cols.into()) as usize]
 }
 
 /// A value for each block of `inner` numbers to one for each number, as many as there is room for.

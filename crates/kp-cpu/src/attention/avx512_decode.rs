@@ -562,10 +562,7 @@ fn bf16(codes: &[u8; 2 * LANES]) -> [f32; LANES] {
 /// Multiplies what rows have of a step by the scales of its keys.
 #[inline(always)]
 fn scale(source: &Source<'_>, tokens: &[Token; LANES], head: usize, step: usize, s: &mut [f32]) {
-    let mut by = [0.0; LANES];
-    for (by, &token) in by.iter_mut().zip(tokens) {
-        *by = source.scale(token, head);
-    }
+    let by = source.scales(tokens, head);
     for s in s.as_chunks_mut::<CHUNK>().0 {
         s[step * LANES..][..LANES].iter_mut().zip(&by).for_each(|(s, by)| *s *= by);
     }

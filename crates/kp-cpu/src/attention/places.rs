@@ -108,6 +108,17 @@ impl<'a> Source<'a> {
         self.rows.ld * self.rows.dtype.bits() as usize / 8
     }
 
+    /// What scales each of some rows of a head.
+    #[inline(always)]
+    pub(super) fn scales<const N: usize>(&self, tokens: &[Token; N], head: usize) -> [f32; N] {
+        let mut scales = [1.0; N];
+        for (scale, &token) in scales.iter_mut().zip(tokens) {
+            let at = if self.scheme == Scheme::Row { (token.0 * self.len + token.1) * self.heads + head } else { 0 };
+            *scale = f32::from_le_bytes(self.scales.as_chunks().0[at]);
+        }
+        scales
+    }
+
     /// What scales a row: 1 where nothing does.
     #[inline(always)]
     pub(super) fn scale<R: Real>(&self, token: Token, head: usize) -> R {

@@ -7,6 +7,10 @@ pub(crate) trait Arith: Real {
     /// eˣ within 2 units of the last place. Exactly 1 of 0; NaN stays NaN.
     fn exp_of<I: Isa>(self) -> Self;
 
+    /// eˣ of x ≤ 0 in half the steps: within 2 units of the last place, 0 below the smallest normal number. Exactly 1 of 0;
+    /// NaN stays NaN.
+    fn exp_falling<I: Isa>(self) -> Self;
+
     /// 2ˣ for x < 128 within 3 units of the last place. Exactly 1 of 0; 0 below the exponent of the smallest normal
     /// number; NaN stays NaN.
     fn exp2_of<I: Isa>(self) -> Self;
@@ -34,6 +38,11 @@ impl Arith for f64 {
     }
 
     #[inline(always)]
+    fn exp_falling<I: Isa>(self) -> Self {
+        self.exp()
+    }
+
+    #[inline(always)]
     fn exp2_of<I: Isa>(self) -> Self {
         (self * std::f64::consts::LN_2).exp()
     }
@@ -50,9 +59,6 @@ impl Arith for f32 {
     fn exp_of<I: Isa>(self) -> Self {
         // Adding 1.5 · 2²³ rounds to a whole number, which is then in the low bits.
         const ROUND: f32 = 12_582_912.0;
-        // The high part has few bits, so that n times it is exact.
-        const LN2_HIGH: f32 = 0.693_359_4;
-        const LN2_LOW: f32 = -2.121_944_4e-4;
         // Below the first the result is 0, above the last infinite.
         const FIRST: f32 = -103.972_08;
         const LAST: f32 = 88.722_83;
@@ -61,7 +67,7 @@ impl Arith for f32 {
         let rounded = x.times_plus::<I>(std::f32::consts::LOG2_E, ROUND);
         let n = rounded - ROUND;
         let r = n.times_plus::<I>(-LN2_LOW, n.times_plus::<I>(-LN2_HIGH, x));
-        let p = poly::<I>(r, [0.499_999_94, 0.166_665_2, 0.041_668_408, 0.008_368_914, 0.001_381_419_1]);
+        let p = poly::<I>(r, EXP);
         let y = (r * r).times_plus::<I>(p, r) + 1.0;
         // The exponent field has no room for subnormal numbers: 2⁶⁴ too much at first. Nor has it for 2¹²⁸, but where
         // n is 128, y is below 1.
@@ -76,6 +82,23 @@ impl Arith for f32 {
             // NaN, or past the largest.
             self + f32::INFINITY
         }
+    }
+
+    /// As `exp_of`, where only one end needs care.
+    #[inline(always)]
+    fn exp_falling<I: Isa>(self) -> Self {
+        // Added, it rounds to a whole number, and that plus the exponent's bias is in the low bits.
+        const ROUND: f32 = 12_582_912.0 + 127.0;
+        // The logarithms of 2⁻¹²⁶ and of 2⁻¹²⁷, which has the exponent field of 0, and is taken for that.
+        const FIRST: f32 = -87.336_54;
+        const ZERO: f32 = -88.029_69;
+        let x = if self < FIRST { ZERO } else { self };
+        let rounded = x.times_plus::<I>(std::f32::consts::LOG2_E, ROUND);
+        let n = rounded - ROUND;
+        let r = n.times_plus::<I>(-LN2_LOW, n.times_plus::<I>(-LN2_HIGH, x));
+        let p = poly::<I>(r, EXP);
+        // A product, so that NaN is not mistaken for the number its bits would be with another exponent.
+        ((r * r).times_plus::<I>(p, r) + 1.0) * f32::from_bits(rounded.to_bits() << 23)
     }
 
     /// x = n + r with |r| ≤ ½, then 2ˣ = 2ⁿ · (1 + r · p(r)); p is the minimax polynomial.
@@ -104,6 +127,13 @@ impl Arith for f32 {
         if self.is_nan() { self } else { y.copysign(self) }
     }
 }
+
+/// ln 2 in two parts: the high one has few bits, so that a whole number times it is exact.
+const LN2_HIGH: f32 = 0.693_359_4;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+
+/// The p of eˣ = 1 + x + x² · p(x).
+const EXP: [f32; 5] = [0.499_999_94, 0.166_665_2, 0.041_668_408, 0.008_368_914, 0.001_381_419_1];
 
 /// A polynomial, constant term first.
 #[inline(always)]
@@ -146,6 +176,21 @@ mod tests {
         assert_eq!(f32::NEG_INFINITY.exp_of::<Baseline>(), 0.0);
         assert_eq!(f32::INFINITY.exp_of::<Baseline>(), f32::INFINITY);
         assert!(f32::NAN.exp_of::<Baseline>().is_nan());
+    }
+
+    #[test]
+    fn falling_exponentials_are_within_two_units() {
+        for x in numbers().filter(|&x| x <= 0.0) {
+            let (got, want) = (x.exp_falling::<Baseline>(), f64::from(x).exp());
+            if want < f64::from(f32::MIN_POSITIVE) {
+                assert_eq!(got, 0.0, "exp({x})");
+            } else {
+                assert!(ulps(got, want) <= 2.0, "exp({x}) = {got}");
+            }
+        }
+        assert_eq!(0.0_f32.exp_falling::<Baseline>(), 1.0);
+        assert_eq!(f32::NEG_INFINITY.exp_falling::<Baseline>(), 0.0);
+        assert!(f32::NAN.exp_falling::<Baseline>().is_nan());
     }
 
     #[test]

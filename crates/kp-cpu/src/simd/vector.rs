@@ -210,7 +210,8 @@ mod other {
     arrays!(Avx512, f64, 8);
 }
 
-/// A loop written in vectors of numbers of `R`. Its result does not depend on the instruction set.
+/// A loop written in vectors of numbers of `R`. Its result depends on the instruction set in nothing but whether
+/// multiply-adds are fused, and only where it has any.
 pub(crate) trait WorkOn<R: Real> {
     /// Does it; as `Work::run`.
     fn run_on<I: Vectors<R>>(self);

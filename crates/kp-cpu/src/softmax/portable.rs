@@ -3,9 +3,8 @@
 use crate::{
     kernel::{Output, input},
     portable::Portable,
-    rows::{each_row, largest, lying, map, read, scratch_bytes, sum, with_real},
+    rows::{bytes_of, each_row, largest, lying, map, read, scratch_bytes, stretches, sum, with_real},
     simd::{
-        Baseline,
         arith::Arith,
         vector::{Vectors, Wide, WorkOn},
     },
@@ -38,11 +37,12 @@ unsafe fn run<R: Arith + Wide>(p: &SoftmaxProblem, scratch: &mut [u8], args: &So
     let (bytes, y) = unsafe { (input(&args.x), Output::new(&args.y)) };
     let store = Store::fused(p.y.format, (p.rows, p.cols), p.y.ld, y, Output::of(&mut []), &[]).of_launch(p.x.dtype());
     let row = |row: u32, out: &mut [R]| {
+        let next = bytes_of(&p.x, bytes, row + 1, (p.rows, p.cols));
         let x = lying(&p.x, bytes, row, 0, out.len());
         if x.is_none() {
             read(&p.x, bytes, row, 0, out);
         }
-        R::run_widest(out.len(), Share { scale, log: p.log, x, out });
+        R::run_widest(out.len(), Share { scale, log: p.log, x, next, out });
     };
     // SAFETY: scratch and output are this launch's.
     unsafe { each_row(&store, scratch, row) };
@@ -53,13 +53,15 @@ struct Share<'a, R> {
     scale: R,
     log: bool,
     x: Option<&'a [R]>,
+    /// The next row's bytes.
+    next: &'a [u8],
     out: &'a mut [R],
 }
 
 impl<R: Arith> WorkOn<R> for Share<'_, R> {
     #[inline(always)]
     fn run_on<I: Vectors<R>>(self) {
-        let Self { scale, log, x, out } = self;
+        let Self { scale, log, x, next, out } = self;
         // What is NaN makes the sum NaN, and so the row, whatever the largest number is found to be.
         let largest = match x {
             Some(x) if scale == R::ONE => largest::<I, R>(x),
@@ -73,15 +75,14 @@ impl<R: Arith> WorkOn<R> for Share<'_, R> {
             let mut total = R::ZERO;
             let mut tile = [R::ZERO; TILE];
             for x in x.unwrap_or(out).chunks(TILE) {
-                // The same arithmetic on every processor: fused steps would gain little, since memory is slower.
                 let tile = &mut tile[..x.len()];
-                map(Some(x), tile, |_, x| (x - largest).exp_of::<Baseline>());
+                map(Some(x), tile, |_, x| (x - largest).exp_falling::<I>());
                 total += sum::<I, R>(tile);
             }
             let log = total.ln();
-            map(x, out, |_, x| x - largest - log);
+            stretches(x, out, next, |_, x, out| map(x, out, |_, x| x - largest - log));
         } else {
-            map(x, out, |_, x| (x - largest).exp_of::<Baseline>());
+            stretches(x, out, next, |_, x, out| map(x, out, |_, x| (x - largest).exp_falling::<I>()));
             let share = R::ONE / sum::<I, R>(out);
             out.iter_mut().for_each(|x| *x *= share);
         }
