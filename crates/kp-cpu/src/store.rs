@@ -13,9 +13,9 @@ mod tests;
 use crate::{
     caps::exceeds_caches,
     kernel::Output,
-    memory::{as_numbers_mut, stream},
+    memory::{as_numbers_mut, fetch_ahead, stream},
     numbers::{self, Real},
-    simd::run_widest_in,
+    simd::{run_widest_in, vector::Wide},
 };
 use divide::{Divide, Divisor, Largest, Quantiles, Range};
 use kp_hal::{
@@ -121,6 +121,15 @@ impl<'a> Store<'a> {
     /// # Safety
     /// No other thread stores the same unit.
     pub(crate) unsafe fn unit_of<R: Real>(&self, i: u32, x: &[R]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.unit_before(i, x, &[]) };
+    }
+
+    /// The same. Meanwhile `next`, which the thread reads after it, is brought near: memory would be idle otherwise.
+    ///
+    /// # Safety
+    /// As [`Self::unit_of`].
+    pub(crate) unsafe fn unit_before<R: Real>(&self, i: u32, x: &[R], next: &[u8]) {
         let cols = self.shape.1 as usize;
         // SAFETY: a unit has its own rows.
         let rows = || self.rows_of(i).map(|row| unsafe { self.row(row) }).zip(x.chunks_exact(cols.max(1)));
@@ -133,6 +142,7 @@ impl<'a> Store<'a> {
         let span = (TILE / inner).clamp(1, BLOCKS) * inner;
         let mut divisors = [Divisor::new(1.0, 0.0); BLOCKS];
         let mut tile = [R::ZERO; TILE];
+        let (mut done, of_next) = (0, |numbers: usize| numbers * next.len() / x.len().max(1));
         for first in (0..cols).step_by(span) {
             let span = first..(first + span).min(cols);
             let divisors = &mut divisors[..span.len().div_ceil(inner)];
@@ -145,6 +155,8 @@ impl<'a> Store<'a> {
                     let tile = &mut tile[..x.len()];
                     let dtype = self.divide(x, inner, divisors, tile);
                     self.put(dtype, tile, row, first + t * TILE);
+                    fetch_ahead(&next[of_next(done)..of_next(done + tile.len())]);
+                    done += tile.len();
                 }
             }
         }
@@ -293,7 +305,7 @@ const STAGE: usize = 2048;
 /// Raises `out` to the largest finite magnitudes of the blocks of a row.
 pub(crate) fn largest<R: Real>(x: &[R], inner: usize, out: &mut [f64]) {
     match R::floats(x) {
-        Some(x) => run_widest_in(x.len(), Largest { x, inner, out }),
+        Some(x) => f32::run_widest(x.len(), Largest { x, inner, out }),
         None => x.chunks(inner).zip(out).for_each(|(x, out)| *out = out.max(amax(x.iter().map(|x| x.to_f64())))),
     }
 }
@@ -301,7 +313,7 @@ pub(crate) fn largest<R: Real>(x: &[R], inner: usize, out: &mut [f64]) {
 /// Widens `low ..= high` to all finite numbers of the blocks of a row.
 fn range<R: Real>(x: &[R], inner: usize, low: &mut [f64], high: &mut [f64]) {
     match R::floats(x) {
-        Some(x) => run_widest_in(x.len(), Range { x, inner, low, high }),
+        Some(x) => f32::run_widest(x.len(), Range { x, inner, low, high }),
         None => {
             for ((x, low), high) in x.chunks(inner).zip(low).zip(high) {
                 for x in x.iter().map(|x| x.to_f64()).filter(|x| x.is_finite()) {

@@ -4,7 +4,7 @@ use crate::{
     kernel::{Output, input, optional},
     numbers::{self, Real},
     portable::Portable,
-    rows::{each_unit, lying, parts, read, scratch_bytes, scratch_of, units_of, with_real},
+    rows::{bytes_of, each_unit, lying, parts, read, scratch_bytes, scratch_of, units_of, with_real},
     store::{self, Store, scale_of},
     threads,
 };
@@ -84,6 +84,7 @@ unsafe fn run<R: Real>(p: &QuantizeProblem, scratch: &mut [u8], args: &QuantizeA
     .of_launch(p.x.dtype());
     let unit = |i: u32, room: &mut [R]| {
         let rows = store.rows_of(i);
+        let next = bytes_of(&p.x, x, rows.end, (p.rows, p.cols));
         let x = match lying(&p.x, x, rows.start, 0, p.cols as usize) {
             Some(x) if rows.len() == 1 => x,
             _ => {
@@ -93,7 +94,7 @@ unsafe fn run<R: Real>(p: &QuantizeProblem, scratch: &mut [u8], args: &QuantizeA
             }
         };
         // SAFETY: each unit comes once; the outputs are this launch's.
-        unsafe { store.unit_of(i, x) };
+        unsafe { store.unit_before(i, x, next) };
     };
     // SAFETY: scratch is this launch's.
     unsafe { each_unit(&store, scratch, unit) };

@@ -8,8 +8,11 @@
 use super::TILE;
 use crate::{
     numbers::{narrow::nf4_steps, small::sticky},
-    rows::spread,
-    simd::{Isa, WorkIn},
+    rows::{largest_of, spread},
+    simd::{
+        Isa, WorkIn,
+        vector::{Vectors, WorkOn},
+    },
 };
 
 /// What the numbers of one block are divided by.
@@ -215,47 +218,12 @@ pub(super) struct Largest<'a> {
     pub(super) out: &'a mut [f64],
 }
 
-impl WorkIn for Largest<'_> {
+impl WorkOn<f32> for Largest<'_> {
     #[inline(always)]
-    fn run_in<I: Isa>(self) {
+    fn run_on<I: Vectors<f32>>(self) {
         let Self { x, inner, out } = self;
-        if can_halve(x.len(), inner) {
-            let mut sizes = [0; TILE];
-            sizes.iter_mut().zip(x).for_each(|(size, &x)| *size = finite_size(x));
-            halve(&mut sizes[..x.len()], inner, u32::max);
-            out.iter_mut().zip(sizes).for_each(|(out, size)| *out = f64::from(f32::from_bits(size)).max(*out));
-        } else {
-            for (x, out) in x.chunks(inner).zip(out) {
-                let size = x.iter().fold(0, |most, &x| finite_size(x).max(most));
-                *out = f64::from(f32::from_bits(size)).max(*out);
-            }
-        }
-    }
-}
-
-/// The magnitude of a finite number, 0 of others: as whole numbers, magnitudes compare as they do.
-#[inline(always)]
-fn finite_size(x: f32) -> u32 {
-    let bits = x.to_bits() & 0x7fff_ffff;
-    if bits < 0x7f80_0000 { bits } else { 0 }
-}
-
-/// Whether blocks of `inner` of `len` numbers can be joined by halving.
-#[inline(always)]
-fn can_halve(len: usize, inner: usize) -> bool {
-    inner.is_power_of_two() && inner < LONG && len.is_multiple_of(inner) && len <= TILE
-}
-
-/// Joins neighbours until one of each `inner` is left: short blocks would each end in steps that no vector can take.
-#[inline(always)]
-fn halve<T: Copy>(x: &mut [T], inner: usize, join: impl Fn(T, T) -> T) {
-    let mut len = x.len();
-    for _ in 0..inner.trailing_zeros() {
-        len /= 2;
-        // Forwards, so that what is read was not yet written.
-        for i in 0..len {
-            x[i] = join(x[2 * i], x[2 * i + 1]);
-        }
+        let size = |x| I::larger(x, I::minus(I::splat(0.0), x));
+        each_most::<I>(x, inner, size, f32::abs, |block, most| out[block] = most.max(out[block]));
     }
 }
 
@@ -267,41 +235,61 @@ pub(super) struct Range<'a> {
     pub(super) high: &'a mut [f64],
 }
 
-impl WorkIn for Range<'_> {
+impl WorkOn<f32> for Range<'_> {
     #[inline(always)]
-    fn run_in<I: Isa>(self) {
+    fn run_on<I: Vectors<f32>>(self) {
         let Self { x, inner, low, high } = self;
-        let widen = |(low, high): (&mut f64, &mut f64), (least, most): (i32, i32)| {
-            *low = f64::from(f32::from_bits(ordered(least as u32) as u32)).min(*low);
-            *high = f64::from(f32::from_bits(ordered(most as u32) as u32)).max(*high);
-        };
-        if can_halve(x.len(), inner) {
-            let (mut least, mut most) = ([0; TILE], [0; TILE]);
-            for ((least, most), &x) in least.iter_mut().zip(&mut most).zip(x) {
-                *least = finite_order(x);
-                *most = *least;
-            }
-            halve(&mut least[..x.len()], inner, i32::min);
-            halve(&mut most[..x.len()], inner, i32::max);
-            low.iter_mut().zip(high).zip(least.into_iter().zip(most)).for_each(|(out, found)| widen(out, found));
-        } else {
-            for (x, out) in x.chunks(inner).zip(low.iter_mut().zip(high)) {
-                let least = x.iter().fold(0, |least, &x| finite_order(x).min(least));
-                let most = x.iter().fold(0, |most, &x| finite_order(x).max(most));
-                widen(out, (least, most));
-            }
-        }
+        let less = |x| I::minus(I::splat(0.0), x);
+        each_most::<I>(x, inner, less, |x| -x, |block, most| low[block] = (-most).min(low[block]));
+        each_most::<I>(x, inner, |x| x, |x| x, |block, most| high[block] = most.max(high[block]));
     }
 }
 
-/// Bits as a whole number that compares as the float does, and back.
+/// Calls `found` with each block's number and the largest of what `of`, in vectors, and `one` alone make of its finite
+/// numbers; 0 if that is more.
 #[inline(always)]
-fn ordered(bits: u32) -> i32 {
-    (bits ^ ((bits as i32 >> 31) as u32 >> 1)) as i32
+fn each_most<I: Vectors<f32>>(
+    x: &[f32],
+    inner: usize,
+    of: impl Fn(I::V) -> I::V + Copy,
+    one: impl Fn(f32) -> f32,
+    mut found: impl FnMut(usize, f64),
+) {
+    // Vectors pass over NaN, and infinities are rare.
+    let finite = |x: &f32| if x.is_finite() { one(*x) } else { 0.0 };
+    let mut found = |block: usize, most: f32| {
+        let again = || x.chunks(inner).nth(block).map_or(0.0, |x| x.iter().map(finite).fold(0.0, f32::max));
+        found(block, f64::from(if most == f32::INFINITY { again() } else { most.max(0.0) }));
+    };
+    if inner >= LONG || !inner.is_multiple_of(WIDE) || !x.len().is_multiple_of(inner) || x.len() > TILE {
+        for (block, x) in x.chunks(inner).enumerate() {
+            found(block, largest_of::<I, f32>(x, of));
+        }
+        return;
+    }
+    // Short blocks become sixteen numbers each, and these one: each alone would end in steps that no vector can take.
+    let mut rows = [[0.0; TILE]; 2];
+    for (x, row) in x.chunks_exact(inner).zip(rows[0].as_chunks_mut::<WIDE>().0) {
+        for at in (0..WIDE).step_by(I::N) {
+            let mut most = I::splat(0.0);
+            for x in x.as_chunks::<WIDE>().0 {
+                most = I::larger(of(I::load(&x[at..])), most);
+            }
+            I::store(most, &mut row[at..]);
+        }
+    }
+    let blocks = x.len() / inner;
+    let [from, to] = &mut rows;
+    let (mut from, mut to, mut len) = (from, to, blocks * WIDE);
+    while len > blocks {
+        for (to, pair) in to.iter_mut().zip(from[..len].as_chunks::<2>().0) {
+            *to = if pair[0] > pair[1] { pair[0] } else { pair[1] };
+        }
+        len /= 2;
+        (from, to) = (to, from);
+    }
+    from[..blocks].iter().enumerate().for_each(|(block, &most)| found(block, most));
 }
 
-/// A finite number as such a whole number, others as 0.
-#[inline(always)]
-fn finite_order(x: f32) -> i32 {
-    if x.abs() < f32::INFINITY { ordered(x.to_bits()) } else { 0 }
-}
+/// Numbers that a short block first becomes: the longest vector.
+const WIDE: usize = 16;
