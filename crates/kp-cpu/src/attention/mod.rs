@@ -9,6 +9,7 @@ mod portable;
 pub(crate) mod product;
 pub(crate) mod read;
 pub(crate) mod sight;
+mod sixteen;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod turn;
