@@ -139,6 +139,16 @@ template <int N> KP_FN void store_wait() { asm volatile("cp.async.bulk.wait_grou
 // Orders this thread's shared memory accesses before later ones of the copy engine and the tensor cores.
 KP_FN void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// --- Copies by single threads
+
+// Copies the 4 bytes at `from` to shared memory, or zeros. Belongs to the thread's open group of copies.
+KP_FN void copy_word(u32 smem, u64 from, bool exists) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(from), "r"(exists ? 4 : 0) : "memory");
+}
+KP_FN void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until all but the last N groups of this thread are complete.
+template <int N> KP_FN void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
 // --- Launches that overlap (programmatic dependent launch)
 
 // Waits until the kernels this one depends on are complete; returns at once if launched without overlap.
@@ -166,6 +176,16 @@ KP_FN void store_cluster(u32 at, u32 bar, float x, float y, float z, float w) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(at), "r"(bar),
                  "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(__float_as_uint(z)), "r"(__float_as_uint(w))
                  : "memory");
+}
+KP_FN float load_shared_number(u32 at) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+    return x;
+}
+KP_FN float2 load_shared_pair(u32 at) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+    return x;
 }
 KP_FN float4 load_shared(u32 at) {
     float4 x;

@@ -132,12 +132,4 @@ KP_FN void load_box_pair(u32 smem, const TensorMap *map, u32 bar, i32 x, i32 y, 
                  : "memory");
 }
 
-// Copies the 4 bytes at `from` to shared memory, or zeros. Belongs to the thread's open group of copies.
-KP_FN void copy_word(u32 smem, u64 from, bool exists) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(from), "r"(exists ? 4 : 0) : "memory");
-}
-KP_FN void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until all but the last N groups of this thread are complete.
-template <int N> KP_FN void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-
 } // namespace ptx

@@ -321,9 +321,7 @@ KP_FN void store(const Params &p, const TensorMap *map, Sums sums, u32 tmem, u32
     const Epilogue &e = p.epilogue;
     u32 thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32, barrier = 1;
     Out out{e, map, 0, barrier, thread, 0};
-    float alpha = e.alpha, divided = 1;
-    if constexpr (Config::SCALE == Scale::TENSOR) alpha *= *(const float *)e.a_scale * *(const float *)e.b_scale;
-    if constexpr (Config::D == Type::E4M3 || Config::D == Type::E5M2) divided = e.d_scale ? 1 / *(const float *)e.d_scale : 1;
+    float alpha = out.alpha, divided = out.divided;
     u32 free = Config::PAIR == 2 ? ptx::in_block(sums.free(), 0) : sums.free();
     u32 slabs = sums.base + Config::SLABS_AT, buffer = 0;
     Schedule tiles = schedule(p);

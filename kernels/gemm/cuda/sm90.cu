@@ -8,8 +8,8 @@
 //              n                      one stage of a 128 x 256 tile, bf16
 //         +----------+                  A  128 rows x 128 bytes   warpgroup 0: rows 0 to 63, all columns
 //       m | w0       |                  B  256 rows x 128 bytes   warpgroup 1: rows 64 to 127
-//         | w1       |                KP_STAGES of them, then KP_BUFFERS slabs of D per warpgroup
-//         +----------+
+//         | w1       |                KP_STAGES of them, then KP_BUFFERS slabs of D per warpgroup, then
+//         +----------+                the tile's scales of rows and columns, if each has one
 //
 // Blocks are persistent: each (or each cluster) takes the items of `Schedule`. Multiplying warpgroups do not wait for each other, so one
 // stores its tile while the other multiplies. All tensor maps have 3 dimensions (contiguous, rows, batch), zeros outside, and
@@ -117,6 +117,9 @@ struct Config {
     static constexpr int TEAM_M = KP_BM / 64 < TEAM ? KP_BM / 64 : TEAM, TEAM_N = TEAM / TEAM_M;
     static constexpr int WM = KP_BM / TEAM_M, WN = KP_BN / TEAM_N;
     static constexpr int MI = WM / 64;
+    // Whether a warpgroup that promotes has registers to issue its next products before it adds the last ones.
+    static constexpr bool AHEAD = KP_PROMOTE && MI == 1 && WN <= 128 && WARPGROUPS <= 2;
+    static constexpr int SUMS = (MI + (AHEAD ? 2 : KP_PROMOTE)) * WN / 2; // registers of them
 
     static constexpr int CLUSTER_M = KP_CLUSTER_M, CLUSTER_N = KP_CLUSTER_N, CLUSTER_K = KP_CLUSTER_K;
     static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * CLUSTER_K;
@@ -130,17 +133,17 @@ struct Config {
     static constexpr int COLUMNS = WN / CLUSTER_K;
     using Out = Store<Config, WM, COLUMNS>;
     static constexpr int STAGING = BUFFERS * Out::SLAB;
+    static constexpr int SCALES = STAGES * STAGE + WARPGROUPS * STAGING;
     // Sums of the other blocks for the columns of this one.
     static constexpr int EXCHANGE = WM * COLUMNS * 4;
-    static constexpr int EXCHANGED = STAGES * STAGE + WARPGROUPS * STAGING;
+    static constexpr int EXCHANGED = SCALES + WARPGROUPS * Out::SCALES;
     static constexpr int BARRIERS = EXCHANGED + (CLUSTER_K - 1) * WARPGROUPS * EXCHANGE;
-    // 1024 to align the base by hand.
-    static constexpr int SHARED = 1024 + BARRIERS + (2 * STAGES + 1) * 8;
+    static constexpr int SHARED = BARRIERS + (2 * STAGES + 1) * 8;
 
     static_assert(!KP_PINGPONG || WARPGROUPS == 2, "two play ping-pong");
     // Registers per thread of the copying warpgroup and of two multiplying ones; their sum is what the launch gave all. One alone has enough.
     static constexpr bool TRADES = WARPGROUPS > 1;
-    static constexpr int LAUNCHED = 65536 / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS), COPYING = (MI + (PROMOTE > 0)) * WN < 256 ? 56 : 40;
+    static constexpr int LAUNCHED = 65536 / 128 / (1 + WARPGROUPS) / 8 * 8 * (1 + WARPGROUPS), COPYING = SUMS < 128 ? 56 : 40;
     static constexpr int MULTIPLYING = (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 < 248 ? (LAUNCHED - COPYING) / WARPGROUPS / 8 * 8 : 248;
 
     static_assert(KP_RESIDENT == 1 || WARPGROUPS == 1, "only small blocks share a multiprocessor");
@@ -326,8 +329,9 @@ struct Operands {
     }
 };
 
-// Sums the item's k blocks.
-KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block) {
+// Sums the item's k blocks, and does something else while the first products run.
+template <class Meanwhile>
+KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block, const Meanwhile &meanwhile) {
     u32 before = 0;
     for (u32 k = item.begin; k < item.end; k++) {
         ptx::mbarrier_wait(ring.full(), ring.parity);
@@ -342,7 +346,7 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
         if (k > item.begin) {
             wgmma::wait<1>();
             release(before, block);
-        }
+        } else meanwhile();
         before = ring.empty();
         ring.step();
     }
@@ -352,28 +356,66 @@ KP_FN void multiply(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 te
     for (int i = 0; i < Config::MI; i++) wgmma::pin(sums.d[i]);
 }
 
-// The same for 8-bit types, whose tensor cores keep fewer bits: the sums of each stage are added in full f32. While one warpgroup adds, the
-// other's products are under way; they take turns, lest both add at once.
-KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block, u32 group) {
-    sums = {};
-    Sum part[Config::WN / 2];
-    for (u32 k = item.begin; k < item.end; k++, ring.step()) {
-        ptx::mbarrier_wait(ring.full(), ring.parity);
+// The same for 8-bit types, whose tensor cores keep fewer bits: the sums of each stage are added in full f32, while the next products of
+// this warpgroup are under way (AHEAD), or the other's, which needs no turns: they drift apart by themselves.
+template <class Meanwhile>
+KP_FN void multiply_promoted(Sums &sums, Ring &ring, const Item &item, u32 team_m, u32 team_n, u32 block, const Meanwhile &meanwhile) {
+    constexpr int N = Config::WN / 2;
+    Ring before = ring;
+    const auto issue = [&](Sum (&part)[N], int i) {
+        wgmma::pin(part);
+        wgmma::fence();
         Operands operands(ring, team_m, team_n);
 #pragma unroll
-        for (int i = 0; i < Config::MI; i++) {
-            if (Config::WARPGROUPS == 2) ptx::sync_threads(TURN + group, 256);
-            wgmma::fence();
+        for (int step = 0; step < 4; step++) operands.multiply(part, i, step, step > 0);
+        wgmma::commit();
+        if (i == Config::MI - 1) ring.step();
+    };
+    const auto add = [&](Sum (&part)[N], int i) {
+        wgmma::pin(part);
+        if (i == Config::MI - 1) release(before.empty(), block), before.step();
 #pragma unroll
-            for (int step = 0; step < 4; step++) operands.multiply(part, i, step, step > 0);
-            wgmma::commit();
-            if (Config::WARPGROUPS == 2) ptx::arrive_threads(TURN + (group ^ 1), 256);
-            wgmma::wait<0>();
-            if (i == Config::MI - 1) release(ring.empty(), block);
-            wgmma::pin(part);
+        for (int j = 0; j < N; j++) sums.d[i][j] += part[j];
+    };
+    const auto wait = [&] { ptx::mbarrier_wait(ring.full(), ring.parity); };
+    u32 left = item.end - item.begin;
+    wait();
+    if constexpr (Config::AHEAD) {
+        Sum part[2][N];
+        issue(part[0], 0);
+        sums = {}, meanwhile();
+        for (left--; left >= 2; left -= 2) {
 #pragma unroll
-            for (int j = 0; j < Config::WN / 2; j++) sums.d[i][j] += part[j];
+            for (int i = 0; i < 2; i++) {
+                wait();
+                issue(part[i ^ 1], 0);
+                wgmma::wait<1>();
+                add(part[i], 0);
+            }
         }
+        if (left > 0) {
+            wait();
+            issue(part[1], 0);
+            wgmma::wait<1>();
+            add(part[0], 0);
+            wgmma::wait<0>();
+            add(part[1], 0);
+        } else {
+            wgmma::wait<0>();
+            add(part[0], 0);
+        }
+    } else {
+        Sum part[N];
+        for (u32 all = left; left > 0; left--)
+#pragma unroll
+            for (int i = 0; i < Config::MI; i++) {
+                issue(part, i);
+                if (i == 0 && left == all) sums = {}, meanwhile();
+                // The next stage is waited for while products run.
+                if (i == Config::MI - 1 && left > 1) wait();
+                wgmma::wait<0>();
+                add(part, i);
+            }
     }
 }
 
@@ -456,30 +498,36 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
     Items items(p.tiles, place);
     u32 team = KP_PINGPONG ? 0 : group, team_m = team % Config::TEAM_M, team_n = team / Config::TEAM_M;
     u32 thread = threadIdx.x % 128, barrier = 1 + group, block = place.serving(ptx::lane());
-    typename Config::Out out{p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread, 0};
+    typename Config::Out out(p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread,
+                             ring.base + Config::SCALES + group * Config::Out::SCALES);
     // Ping-pong: a warpgroup multiplies when the other one has, and so meets every stage in its turn; barriers know only two phases.
-    if ((KP_PINGPONG || (Config::PROMOTE && Config::WARPGROUPS == 2)) && group == 1) ptx::arrive_threads(TURN, 256);
-    for (u32 turn = 0; items.more; items.step(place), turn++) {
-        const Item &item = items.item;
-        if (KP_PINGPONG) {
-            if (turn % 2 != group) {
-                ring.skip(item.end - item.begin);
-                continue;
-            }
-            ptx::sync_threads(TURN + group, 256);
+    if (KP_PINGPONG && group == 1) ptx::arrive_threads(TURN, 256);
+    // The next item is found while the first products run; in ping-pong the other's do anyway, and registers are short.
+    constexpr bool EARLY = !KP_PINGPONG;
+    const auto meanwhile = [&] {
+        if (EARLY) items.step(place);
+    };
+    for (u32 turn = 0; items.more; EARLY ? void() : items.step(place), turn++) {
+        const Item item = items.item;
+        if (KP_PINGPONG && turn % 2 != group) {
+            ring.skip(item.end - item.begin);
+            continue;
         }
-        Sums sums;
-        if constexpr (Config::PROMOTE) multiply_promoted(sums, ring, item, team_m, team_n, block, group);
-        else multiply(sums, ring, item, team_m, team_n, block);
-        if (KP_PINGPONG) ptx::arrive_threads(TURN + (group ^ 1), 256);
         u32 m = place.tile_m(item) * KP_BM + team_m * Config::WM;
         u32 n = tile_column(place.tile_n(item)) + team_n * Config::WN + place.rank % Config::CLUSTER_K * Config::COLUMNS;
         u32 corner = Config::GATE == Gate::PAIRS ? n / 2 : n;
+        out.fetch_scales(m, corner);
+        if (KP_PINGPONG) ptx::sync_threads(TURN + group, 256);
+        Sums sums;
+        if constexpr (Config::PROMOTE) multiply_promoted(sums, ring, item, team_m, team_n, block, meanwhile);
+        else multiply(sums, ring, item, team_m, team_n, block, meanwhile);
+        if (KP_PINGPONG) ptx::arrive_threads(TURN + (group ^ 1), 256);
+        out.await_scales();
         if constexpr (Config::CLUSTER_K > 1) {
             Sum mine[Config::MI][Config::COLUMNS / 2];
             exchange(sums, mine, ring, place, group, thread);
 #pragma unroll
-            for (int i = 0; i < Config::MI; i++) out.rows(mine[i], m + 64 * i, corner, item.batch, i == Config::MI - 1);
+            for (int i = 0; i < Config::MI; i++) out.rows(mine[i], i, m, corner, item.batch, i == Config::MI - 1);
             break;
         }
         if (item.begin != 0) {
@@ -488,7 +536,8 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
         }
         if (item.end != p.tiles.k) gather(p, sums, items.schedule, item, place.rank, team, thread, barrier);
 #pragma unroll
-        for (int i = 0; i < Config::MI; i++) out.rows(sums.d[i], m + 64 * i, corner, item.batch, i == Config::MI - 1 && items.last());
+        for (int i = 0; i < Config::MI; i++)
+            out.rows(sums.d[i], i, m, corner, item.batch, i == Config::MI - 1 && (EARLY ? !items.more : items.last()));
     }
     if (thread == 0) ptx::store_wait_read<0>();
 }
@@ -506,8 +555,8 @@ KP_FN void start() {
 extern "C" __global__ void __launch_bounds__(128 * (1 + KP_WARPGROUPS), KP_RESIDENT)
     gemm(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap d,
          const __grid_constant__ Params p) {
-    extern __shared__ u8 shared[];
-    Ring ring{(ptx::smem_address(shared) + 1023) & ~1023u};
+    extern __shared__ __align__(1024) u8 shared[];
+    Ring ring{ptx::smem_address(shared)};
     u32 warp = ptx::warp();
     Place place;
     // A warp that has nothing else to do.

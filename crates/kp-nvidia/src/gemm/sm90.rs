@@ -104,7 +104,7 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
         let choice = choice(v);
         let tile = &choice.tile;
         let width = tile.slab_width(spec.d.dtype(), spec.epilogue.gate);
-        let shared = tile.shared_bytes(width);
+        let shared = tile.shared_bytes(spec);
         let resident = variants::resident(caps.units, tile);
         // What is contiguous along m or n comes in boxes of 64, which the blocks of a cluster part among them.
         let parts = |rows: u32, blocks: u32| rows.is_multiple_of(64 * blocks);
@@ -115,10 +115,6 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
             && boxes
             && tile.resident * (shared + if tile.resident > 1 { 1024 } else { 0 }) <= caps.shared_bytes
             && (!promotes(spec) || tile.holds_two_sums() && !tile.ping_pong)
-            // Beside more sums than these there is no room for the scales of rows and columns: they would spill, and of two in turn
-            // without a cluster too.
-            && (spec.a.format.scheme != Scheme::Row
-                || tile.sums() <= 160 && (!tile.ping_pong || tile.cluster_blocks() > 1))
             && (plain || choice.general)
             && (p.repro() != Repro::BatchInvariant || choice.stream == Stream::No && tile.cluster_k == 1)
             && choice.cut(spec, resident).is_some()

@@ -134,7 +134,7 @@ impl Ready {
         let is_batched = |stride: u64| u32::from(batch > 1 && stride != 0);
         let mut config = Config::new([cut.clusters * tile.cluster_blocks(), 1, 1], tile.threads());
         config.cluster = tile.cluster_blocks();
-        config.shared_bytes = tile.shared_bytes(width);
+        config.shared_bytes = tile.shared_bytes(spec);
         config.programmatic = true;
         let sums = u64::from(config.grid[0]) * u64::from(tile.m) * u64::from(tile.n) * DType::F32.bytes(1);
         Self {
@@ -180,7 +180,7 @@ pub(super) fn resident(device: &NvidiaDevice, function: &Function, spec: &GemmSp
     let tile = &choice.tile;
     let mut config = Config::new([tile.cluster_blocks(), 1, 1], tile.threads());
     config.cluster = tile.cluster_blocks();
-    config.shared_bytes = tile.shared_bytes(tile.slab_width(spec.d.dtype(), spec.epilogue.gate));
+    config.shared_bytes = tile.shared_bytes(spec);
     device.resident_clusters(function, &config)
 }
 
