@@ -4,7 +4,7 @@
 // f32's, whatever the matrix unit keeps. The same skeleton without scales multiplies 16-bit groups. It serves plain, batched and
 // grouped products; the sources that include it say which by defines.
 //
-//     block of threads      warpgroup 0: warp 0 copies tiles of A and B (TMA), warp 1 or 2 copies scales (in bulk, or one by one)
+//     block of threads      warpgroup 0: warp 0 copies tiles of A and B (TMA) and tells which, warp 1 or 2 copies scales
 //                           warpgroups 1 to CONSUMERS: each computes slabs of 64 rows: slab w · CONSUMERS + its number, w < WAVES
 //     one scales its block while the other's wgmma runs, so there are two as soon as BM is 128
 //
@@ -20,8 +20,7 @@
 //     BM            64 (one consumer), 128, 192 (three consumers), 256 (two waves)
 //     BN            a multiple of 8, at most 256; with scales BN/2 · (1 + BM/128) + ~60 registers must fit 232: 128×192, 256×128
 //     STAGES        tiles in flight
-//     CLUSTER_M, CLUSTER_N, CLUSTER_K   at most one of them more than 1; BN / CLUSTER_M, BM / CLUSTER_N and BN / CLUSTER_K multiples of 8.
-//                   CLUSTER_K blocks of a cluster each sum a part of k and exchange sums at the end, in rank order (no groups)
+//     CLUSTER_M, CLUSTER_N   at most one of them more than 1; BN / CLUSTER_M and BM / CLUSTER_N multiples of 8
 //     BOXES         boxes of D that each warp has shared memory for
 //     AHEAD         1: the next block's products are issued before this one's are scaled; BM 64 or 128, BN at most 128
 //     OUT           0 bf16, 1 f16, 2 f32
@@ -30,11 +29,10 @@
 //     GROUPING      0 batches, 1 contiguous groups of rows, 2 masked groups
 //
 // Launch: THREADS = 128 (1 + CONSUMERS); SHARED bytes as below; a grid of clusters, at most as many as run at once: they are persistent.
-// With CLUSTER_K as many clusters as there are tiles: each does one.
 //     a_map   3-D {k, rows, batch}: box {128 bytes, BM / CLUSTER_N, 1}, 128-byte swizzle
 //     b_map   3-D {k, n, batch or groups}: box {128 bytes, BN / CLUSTER_M, 1}, 128-byte swizzle
 //     d_map   3-D {n, rows, batch}: box {STORE, 16, 1}, swizzle of STORE elements' bytes (128, 64, 32, none);
-//             STORE the largest of 64, 32, 16, 8 elements (f32: 32, 16, 8) that divides BN / CLUSTER_K. Not read unless args.d_copies.
+//             STORE the largest of 64, 32, 16, 8 elements (f32: 32, 16, 8) that divides BN. Not read unless args.d_copies.
 // Rows of A and B must be a multiple of 16 bytes apart and 16-byte aligned, as the copy engine wants; D need not be.
 #pragma once
 #include "common/cuda/wgmma.cuh"
@@ -47,9 +45,6 @@
 #endif
 #ifndef AHEAD
 #define AHEAD 0
-#endif
-#ifndef CLUSTER_K
-#define CLUSTER_K 1
 #endif
 
 /// What a launch is told beside its tensor maps. Strides count elements. Scales of rows come fastest in the outer layout, aligned to 16
@@ -81,20 +76,17 @@ constexpr bool SCALED = A_SCALE != 0;
 constexpr int CONSUMERS = BM == 64 ? 1 : BM == 192 ? 3 : 2;
 constexpr int WAVES = BM / (64 * CONSUMERS);
 constexpr int THREADS = 128 * (1 + CONSUMERS);
-constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * CLUSTER_K;
-constexpr int SHARING = CLUSTER_M * CLUSTER_N; // blocks whose copies land in a stage
-constexpr int COLUMNS = BN / CLUSTER_K; // that a block stores
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_N; // blocks whose copies land in a stage
 constexpr bool BYTES = TYPE >= WgmmaType::E4M3;
 constexpr int BK = BYTES ? 128 : 64; // elements in the 128 bytes of a stage
 constexpr int STEP = BYTES ? 32 : 16; // elements of one wgmma
 constexpr int OUT_BYTES = OUT == 2 ? 4 : 2;
-constexpr int STORE = gcd(COLUMNS, 128 / OUT_BYTES);
+constexpr int STORE = gcd(BN, 128 / OUT_BYTES);
 
 static_assert(BM == 64 || BM == 128 || BM == 192 || BM == 256, "slabs of 64 rows for one to three consumers");
 static_assert(BN % 8 == 0 && BN <= 256 && BM % CLUSTER_N == 0 && BM / CLUSTER_N % 8 == 0 && BN / CLUSTER_M % 8 == 0, "swizzle atoms have 8 rows");
 static_assert(A_SCALE <= 1, "A is scaled per row or not at all");
-static_assert(CLUSTER == CLUSTER_M || CLUSTER == CLUSTER_N || (CLUSTER == CLUSTER_K && GROUPING == 0), "a cluster has one purpose");
-static_assert(COLUMNS % 8 == 0 && BM * BN * 4 <= STAGES * (BM + BN) * 128, "sums are exchanged through the stages");
+static_assert(CLUSTER == CLUSTER_M || CLUSTER == CLUSTER_N, "a cluster has one purpose");
 
 // Scales of a stage: A's, then B's. Columns with one scale in common form zones: n0 is a multiple of BN, so a block of 128 can only
 // begin at a multiple of gcd(BN, 128) within the tile. In bulk, A's begin up to 3 rows before the tile.
@@ -108,18 +100,17 @@ constexpr u32 A_BYTES = BM * 128, B_BYTES = BN * 128, SCALE_BYTES = (A_SCALES + 
 constexpr u32 BOX_BYTES = 16 * STORE * OUT_BYTES;
 constexpr u32 A_AT = 0, B_AT = A_AT + STAGES * A_BYTES, D_AT = B_AT + STAGES * B_BYTES;
 constexpr u32 SCALE_AT = D_AT + CONSUMERS * 4 * BOXES * BOX_BYTES;
-constexpr u32 BARRIER_AT = (SCALE_AT + STAGES * SCALE_BYTES + 7) / 8 * 8;
+constexpr u32 TILE_AT = (SCALE_AT + STAGES * SCALE_BYTES + 15) / 16 * 16;
+constexpr u32 BARRIER_AT = TILE_AT + STAGES * 16;
 constexpr u32 SHARED = BARRIER_AT + STAGES * 16;
 static_assert(SHARED <= 232448, "more shared memory than a block can have");
 
-// Blocks of k that this block of threads sums.
-struct Blocks {
-    i32 begin = 0, end;
-    KP_FN Blocks(i32 k) : end((k + BK - 1) / BK) {
-        if (CLUSTER_K == 1) return;
-        const i32 rank = ptx::cluster_rank(), all = end;
-        begin = all * rank / CLUSTER_K, end = all * (rank + 1) / CLUSTER_K;
-    }
+KP_FN i32 k_blocks(const Args &args) { return (args.k + BK - 1) / BK; }
+
+// A tile of D: its first row in A and D, and how many of the group's are left from there (may be none, or more than BM).
+struct Tile {
+    i32 row, rows, col, batch;
+    KP_FN bool none() const { return col < 0; }
 };
 
 struct Stages {
@@ -127,6 +118,19 @@ struct Stages {
     KP_FN u32 a() const { return base + A_AT + stage * A_BYTES; }
     KP_FN u32 b() const { return base + B_AT + stage * B_BYTES; }
     KP_FN u32 scales() const { return base + SCALE_AT + stage * SCALE_BYTES; }
+    // Which tile is multiplied from this stage on, as the copying warp tells the others in the first of its stages.
+    KP_FN void tell(const Tile &t) const {
+        asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(base + TILE_AT + stage * 16), "r"(t.row), "r"(t.rows), "r"(t.col), "r"(t.batch)
+                     : "memory");
+    }
+    KP_FN Tile told() const {
+        Tile t;
+        asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(t.row), "=r"(t.rows), "=r"(t.col), "=r"(t.batch)
+                     : "r"(base + TILE_AT + stage * 16)
+                     : "memory");
+        return t;
+    }
     KP_FN u32 full() const { return base + BARRIER_AT + stage * 8; }
     KP_FN u32 empty() const { return base + BARRIER_AT + (STAGES + stage) * 8; }
     KP_FN void wait_full() const { ptx::mbarrier_wait(full(), parity); }
@@ -138,17 +142,12 @@ struct Stages {
 
 // --- Which tile next
 
-struct Tile {
-    i32 row, rows; // first row in A and D, and how many of the group's are left from there (may be none, or more than BM)
-    i32 col;
-    i32 batch, group; // of A and D, and of B
-};
-
-// Every warp walks the same tiles: unit blockIdx / CLUSTER, then a grid further, where a unit is what one cluster does.
+// The copying warps walk the same tiles: unit blockIdx / CLUSTER, then a grid further, where a unit is what one cluster does.
 struct Schedule {
     const Args &args;
     i32 unit, units_n;
-    i32 group = -1, first = 0, units = 0, row = 0, rows = 0; // the group at hand: its first unit, how many, its rows
+    // The group at hand, which is B's batch: its first unit, how many, its rows.
+    i32 group = -1, first = 0, units = 0, row = 0, rows = 0;
 
     KP_FN Schedule(const Args &args)
         : args(args), unit(blockIdx.x / CLUSTER - gridDim.x / CLUSTER), units_n((args.n + BN * CLUSTER_N - 1) / (BN * CLUSTER_N)) {}
@@ -201,34 +200,52 @@ struct Schedule {
         i32 n = in_group / height, m = top + in_group % height;
         if (CLUSTER_M > 1) m = m * CLUSTER_M + ptx::cluster_rank();
         if (CLUSTER_N > 1) n = n * CLUSTER_N + ptx::cluster_rank();
-        t = {row + m * BM, rows - m * BM, n * BN, GROUPING == 1 ? 0 : group, group};
+        t = {row + m * BM, rows - m * BM, n * BN, GROUPING == 1 ? 0 : group};
         return true;
     }
 };
 
+// A warp's place in the schedule.
+struct Walk {
+    Schedule schedule;
+    Tile tile;
+    bool more = true;
+
+    // Finding a tile takes some hundred cycles, so the first is found before anything is waited for; groups are known only after that.
+    KP_FN Walk(const Args &args) : schedule(args) {
+        if (GROUPING != 0) return;
+        step();
+    }
+    KP_FN void begin() {
+        if (GROUPING != 0) step();
+    }
+    KP_FN void step() { more = schedule.next(tile); }
+};
+
 // --- Load
 
-KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args &args, Stages s) {
+KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args &args, Stages s, Walk walk) {
     constexpr int A_ROWS = BM / CLUSTER_N, B_ROWS = BN / CLUSTER_M;
-    const u32 rank = SHARING > 1 ? ptx::cluster_rank() : 0;
-    const Blocks blocks(args.k);
-    Schedule schedule(args);
-    Tile t;
-    while (schedule.next(t)) {
+    constexpr u16 ALL = (1 << CLUSTER) - 1; // blocks of the cluster
+    const u32 rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
+    const i32 blocks = k_blocks(args);
+    for (; walk.more; walk.step()) {
+        const Tile &t = walk.tile;
         if (ptx::elect()) {
-            const i32 a_batch = t.batch * args.a_step, b_batch = t.group * args.b_step;
-            for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) {
+            const i32 a_batch = t.batch * args.a_step, b_batch = walk.schedule.group * args.b_step;
+            for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
                 s.wait_empty();
+                if (kb == 0) s.tell(t);
                 ptx::mbarrier_expect(s.full(), A_BYTES + B_BYTES);
                 if (CLUSTER_N > 1) {
                     u32 part = rank * A_ROWS;
-                    ptx::load_box_multicast(s.a() + part * 128, &a_map, s.full(), kb * BK, t.row + part, a_batch, (1 << SHARING) - 1, ptx::KEEP_NORMAL);
+                    ptx::load_box_multicast(s.a() + part * 128, &a_map, s.full(), kb * BK, t.row + part, a_batch, ALL, ptx::KEEP_NORMAL);
                 } else {
                     ptx::load_box(s.a(), &a_map, s.full(), kb * BK, t.row, a_batch, ptx::KEEP_NORMAL);
                 }
                 if (CLUSTER_M > 1) {
                     u32 part = rank * B_ROWS;
-                    ptx::load_box_multicast(s.b() + part * 128, &b_map, s.full(), kb * BK, t.col + part, b_batch, (1 << SHARING) - 1, ptx::KEEP_NORMAL);
+                    ptx::load_box_multicast(s.b() + part * 128, &b_map, s.full(), kb * BK, t.col + part, b_batch, ALL, ptx::KEEP_NORMAL);
                 } else {
                     ptx::load_box(s.b(), &b_map, s.full(), kb * BK, t.col, b_batch, ptx::KEEP_NORMAL);
                 }
@@ -237,13 +254,12 @@ KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args
         __syncwarp();
         // The elected lane alone advanced; the others only need to be elected again as it was.
     }
+    // One stage more, which says that there is no tile; the scales' lanes arrive there too.
+    if (ptx::elect()) s.wait_empty(), s.tell({0, 0, -1, 0}), ptx::mbarrier_arrive(s.full());
+    __syncwarp();
 }
 
 #if A_SCALE
-// Copies 4 bytes, or writes zero where there is nothing to copy.
-KP_FN void copy_scale(u32 smem, const float *from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(from), "r"(there ? 4 : 0) : "memory");
-}
 // Arrives when this lane's copies of single scales are there.
 KP_FN void arrive_with_copies(u32 bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory"); }
 
@@ -261,32 +277,32 @@ constexpr u32 BULK_LANES = B_SCALE == 1 ? 1 : BN / ZONE;
 KP_FN u32 scale_lanes(const Args &args) { return in_bulk(args) ? BULK_LANES : 32; }
 
 // Scales of rows in one copy each for A and B. Scales of zones one by one, a lane for each.
-KP_FN void load_scales_in_bulk(const Args &args, Stages s) {
-    const Blocks blocks(args.k);
-    Schedule schedule(args);
-    Tile t;
-    while (schedule.next(t)) {
+KP_FN void load_scales_in_bulk(const Args &args, Stages s, Walk walk) {
+    const i32 blocks = k_blocks(args);
+    for (; walk.more; walk.step()) {
+        const Tile &t = walk.tile;
         if (ptx::lane() < BULK_LANES) {
             // From a multiple of 4 rows on, and no further than the scales of this block of k go.
             const i32 row = t.row & ~3, col = t.col + ptx::lane() * ZONE;
             const u32 a_bytes = ptx::lane() == 0 && t.rows > 0 ? 4 * min(BM + 4, (i32)args.a_scale_k - row) : 0;
             const u32 b_bytes = B_SCALE == 1 && col < args.n ? 4 * min(BN, (i32)args.b_scale_k - col) : 0;
             const bool there = col < args.n;
-            const float *a = args.a_scale + t.batch * args.a_scale_batch + (u64)blocks.begin * args.a_scale_k + row;
-            const float *b = args.b_scale + t.group * args.b_scale_batch + (u64)blocks.begin * args.b_scale_k +
-                             (there ? (u64)(u32)(col / B_SCALE) * args.b_scale_row : 0);
-            for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+            const float *a = args.a_scale + t.batch * args.a_scale_batch + row;
+            const float *b = args.b_scale + walk.schedule.group * args.b_scale_batch + (there ? (u64)(u32)(col / B_SCALE) * args.b_scale_row : 0);
+            for (i32 kb = 0; kb < blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
                 s.wait_empty();
                 const u32 full = s.full(), smem = s.scales();
                 if (a_bytes + b_bytes) ptx::mbarrier_expect_more(full, a_bytes + b_bytes);
                 if (a_bytes) ptx::load_bulk(smem, a, a_bytes, full);
                 if (b_bytes) ptx::load_bulk(smem + A_SCALES * 4, b, b_bytes, full);
-                if (B_SCALE != 1) copy_scale(smem + (A_SCALES + ptx::lane()) * 4, b, there);
+                if (B_SCALE != 1) ptx::copy_word(smem + (A_SCALES + ptx::lane()) * 4, (u64)b, there);
                 arrive_with_copies(full);
             }
         }
         __syncwarp();
     }
+    if (ptx::lane() < BULK_LANES) s.wait_empty(), ptx::mbarrier_arrive(s.full());
+    __syncwarp();
 }
 
 // `COUNT` scales of one operand, one every `EVERY` of its rows, from row `row` on, of which `rows` exist.
@@ -295,26 +311,28 @@ template <int COUNT, int EVERY, int SHARED_BY> KP_FN void copy_scales(u32 smem, 
     for (int i = ptx::lane(); i < COUNT; i += 32) {
         const i32 at = i * EVERY;
         const bool there = at < rows;
-        copy_scale(smem + i * 4, block + (u64)(u32)(there ? (row + at) / SHARED_BY : 0) * stride, there);
+        ptx::copy_word(smem + i * 4, (u64)(block + (u64)(u32)(there ? (row + at) / SHARED_BY : 0) * stride), there);
     }
 }
 
 // Scales in any layout, all of them one by one.
-KP_FN void load_scales(const Args &args, Stages s) {
-    const Blocks blocks(args.k);
-    Schedule schedule(args);
-    Tile t;
-    while (schedule.next(t)) {
-        const float *a = args.a_scale + t.batch * args.a_scale_batch + (u64)blocks.begin * args.a_scale_k;
-        const float *b = args.b_scale + t.group * args.b_scale_batch + (u64)blocks.begin * args.b_scale_k;
-        for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+KP_FN void load_scales(const Args &args, Stages s, Walk walk) {
+    const i32 blocks = k_blocks(args);
+    for (; walk.more; walk.step()) {
+        const Tile &t = walk.tile;
+        const float *a = args.a_scale + t.batch * args.a_scale_batch;
+        const float *b = args.b_scale + walk.schedule.group * args.b_scale_batch;
+        for (i32 kb = 0; kb < blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+            // Or the compiler makes a loop over lanes with different barriers: 40 of the 330 cycles between two stages.
+            const u32 full = ptx::uniform(s.full());
             s.wait_empty();
             copy_scales<BM, 1, 1>(s.scales(), a, args.a_scale_row, t.row, t.rows);
             copy_scales<B_SCALE == 1 ? BN : BN / ZONE, B_SCALE == 1 ? 1 : ZONE, B_SCALE>(s.scales() + A_SCALES * 4, b, args.b_scale_row, t.col,
                                                                                         args.n - t.col);
-            arrive_with_copies(s.full());
+            arrive_with_copies(full);
         }
     }
+    s.wait_empty(), ptx::mbarrier_arrive(s.full());
 }
 #else
 KP_FN bool in_bulk(const Args &) { return false; }
@@ -322,16 +340,6 @@ KP_FN u32 scale_lanes(const Args &) { return 0; }
 #endif
 
 // --- Compute
-
-KP_FN float load_shared(u32 at) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
-    return x;
-}
-
-KP_FN void load_shared(float &x, float &y, u32 at) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory");
-}
 
 // Where this thread stands among the consumers.
 struct Consumer {
@@ -342,8 +350,8 @@ struct Consumer {
 
 // Lets the producers of every block that writes to this stage have it back.
 KP_FN void release(const Stages &s, const Consumer &me) {
-    if (SHARING > 1) {
-        if (me.lane < SHARING) ptx::mbarrier_arrive_at(s.empty(), me.lane);
+    if (CLUSTER > 1) {
+        if (me.lane < CLUSTER) ptx::mbarrier_arrive_at(s.empty(), me.lane);
     } else if (me.lane == 0) {
         ptx::mbarrier_arrive(s.empty());
     }
@@ -353,6 +361,14 @@ KP_FN void multiply(float (&d)[BN / 2], u32 a, u32 b, u32 accumulate) {
     const u64 da = wgmma::k_major(a), db = wgmma::k_major(b);
 #pragma unroll
     for (int k = 0; k < BK / STEP; k++) Wgmma<BN>::mma<TYPE>(d, da + 2 * k, db + 2 * k, k > 0 || accumulate);
+}
+
+KP_FN void clear(float (&total)[WAVES][BN / 2]) {
+#pragma unroll
+    for (int w = 0; w < WAVES; w++) {
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++) total[w][i] = 0.f;
+    }
 }
 
 // Where consumers find a tile's scales, and what else its sums are multiplied by.
@@ -375,16 +391,19 @@ struct Scales {
         float factors[FACTORS] = {scaling.alpha};
         if constexpr (B_SCALE == 1) {
 #pragma unroll
-            for (int i = 0; i < BN / 4; i += 2) load_shared(b[i], b[i + 1], b_at + 4 * (i / 2 * 8 + me.lane % 4 * 2));
+            for (int i = 0; i < BN / 4; i += 2) {
+                const float2 pair = ptx::load_shared_pair(b_at + 4 * (i / 2 * 8 + me.lane % 4 * 2));
+                b[i] = pair.x, b[i + 1] = pair.y;
+            }
         } else {
 #pragma unroll
-            for (int i = 0; i < FACTORS; i++) factors[i] = scaling.alpha * load_shared(b_at + 4 * i);
+            for (int i = 0; i < FACTORS; i++) factors[i] = scaling.alpha * ptx::load_shared_number(b_at + 4 * i);
         }
 #pragma unroll
         for (int w = 0; w < WAVES; w++) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const float row = load_shared(a_at + 4 * (me.row(w) + 8 * h));
+                const float row = ptx::load_shared_number(a_at + 4 * (me.row(w) + 8 * h));
 #pragma unroll
                 for (int i = 0; i < FACTORS; i++) a[w][h][i] = row * factors[i];
             }
@@ -412,7 +431,7 @@ struct Scales {
 #if AHEAD
 // The next block's products are issued before this block's are scaled: each warpgroup keeps the tensor cores busy by itself, for the
 // registers of a second block.
-KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Scaling &scaling, const Consumer &me) {
+KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Scaling &scaling, const Consumer &me) {
     static_assert(WAVES == 1, "registers for two blocks");
     float block[2][BN / 2];
     Scales scales[2];
@@ -433,7 +452,8 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &
         scales.add(total[0], block, 0);
     };
     issue(block[0], scales[0]);
-    i32 left = blocks.end - blocks.begin - 1; // blocks to be issued
+    clear(total);
+    i32 left = blocks - 1; // blocks to be issued
     for (; left >= 2; left -= 2) {
         issue(block[1], scales[1]);
         wgmma::wait<1>();
@@ -455,11 +475,10 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &
 }
 #else
 // Between a block's products and the next one's nothing is done but scaling: what else there is, is done while products run.
-KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Scaling &scaling, const Consumer &me) {
+KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Scaling &scaling, const Consumer &me) {
     float block[BN / 2];
     Scales scales;
-    s.wait_full();
-    for (i32 kb = blocks.begin; kb < blocks.end; kb++) {
+    for (i32 kb = 0; kb < blocks; kb++) {
         Stages next = s;
         next.advance();
 #pragma unroll
@@ -470,7 +489,7 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &
             wgmma::commit();
             if (w == 0) scales = Scales(s, scaling, me);
             scales.prepare(w);
-            if (w == WAVES - 1 && kb + 1 < blocks.end) next.wait_full();
+            if (w == WAVES - 1 && kb + 1 < blocks) next.wait_full();
             wgmma::wait<0>();
             wgmma::pin(block);
             if (w == WAVES - 1) release(s, me);
@@ -482,61 +501,23 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &
 #endif
 #else
 // One group of wgmmas stays in flight while the next one is issued; a stage is given back one block later.
-KP_FN void compute(float (&total)[WAVES][BN / 2], const Blocks &blocks, Stages &s, const Scaling &, const Consumer &me) {
+KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Scaling &, const Consumer &me) {
     Stages before = s;
-    for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) {
+    for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
         s.wait_full();
 #pragma unroll
         for (int w = 0; w < WAVES; w++) wgmma::pin(total[w]);
         wgmma::fence();
 #pragma unroll
-        for (int w = 0; w < WAVES; w++) multiply(total[w], s.a() + me.slab(w) * 64 * 128, s.b(), 1);
+        for (int w = 0; w < WAVES; w++) multiply(total[w], s.a() + me.slab(w) * 64 * 128, s.b(), kb > 0);
         wgmma::commit();
         wgmma::wait<1>();
-        if (kb > blocks.begin) release(before, me), before.advance();
+        if (kb > 0) release(before, me), before.advance();
     }
     wgmma::wait<0>();
 #pragma unroll
     for (int w = 0; w < WAVES; w++) wgmma::pin(total[w]);
     release(before, me);
-}
-#endif
-
-// --- Exchange
-
-#if CLUSTER_K > 1
-// Every block of the cluster gets the sums of COLUMNS of the tile's columns from all of them, through its stages' memory, which nobody
-// loads into any more: a slot for each, in it 16 bytes of 8 columns per thread.
-KP_FN void exchange(float (&mine)[WAVES][COLUMNS / 2], const float (&total)[WAVES][BN / 2], u32 base, const Consumer &me) {
-    constexpr u32 ROW = CONSUMERS * 128 * 16, SLOT = WAVES * (COLUMNS / 8) * ROW;
-    const u32 at = base + (me.number * 128 + me.warp * 32 + me.lane) * 16, rank = ptx::cluster_rank();
-    ptx::cluster_sync();
-#pragma unroll
-    for (int to = 0; to < CLUSTER_K; to++) {
-#pragma unroll
-        for (int i = 0; i < WAVES * (COLUMNS / 8); i++) {
-            const float *d = total[i / (COLUMNS / 8)] + 4 * (to * (COLUMNS / 8) + i % (COLUMNS / 8));
-            asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\nst.shared::cluster.v4.f32 [r], {%2, %3, %4, %5};\n}" ::"r"(
-                             at + rank * SLOT + i * ROW),
-                         "r"(to), "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3])
-                         : "memory");
-        }
-    }
-    ptx::cluster_sync();
-#pragma unroll
-    for (int from = 0; from < CLUSTER_K; from++) {
-#pragma unroll
-        for (int i = 0; i < WAVES * (COLUMNS / 8); i++) {
-            float x[4];
-            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
-                         : "r"(at + from * SLOT + i * ROW)
-                         : "memory");
-            float *d = mine[i / (COLUMNS / 8)] + 4 * (i % (COLUMNS / 8));
-#pragma unroll
-            for (int e = 0; e < 4; e++) d[e] = from == 0 ? x[e] : d[e] + x[e];
-        }
-    }
 }
 #endif
 
@@ -557,7 +538,7 @@ KP_FN u32 pack(float low, float high) {
 }
 
 // Columns `box` · STORE on of this warp's 16 rows, from registers to shared memory.
-KP_FN void stage_box(u32 smem, const float (&d)[COLUMNS / 2], int box, float alpha, const Consumer &me) {
+KP_FN void stage_box(u32 smem, const float (&d)[BN / 2], int box, float alpha, const Consumer &me) {
     constexpr int GROUPS = STORE / 8; // of 8 columns
     const int first = box * GROUPS;
     if constexpr (OUT == 2) {
@@ -610,8 +591,8 @@ KP_FN void store_rows(u32 smem, const Args &args, i32 batch, i32 row, i32 rows, 
 }
 
 // Each warp stores its own rows and waits for none of the others. It writes BOXES boxes, and one fence hands them all to the copy engine.
-KP_FN void store(const float (&total)[WAVES][COLUMNS / 2], u32 base, const TensorMap &d_map, const Args &args, const Tile &t, const Consumer &me) {
-    constexpr int ALL = WAVES * (COLUMNS / STORE);
+KP_FN void store(const float (&total)[WAVES][BN / 2], u32 base, const TensorMap &d_map, const Args &args, const Tile &t, const Consumer &me) {
+    constexpr int ALL = WAVES * (BN / STORE);
     const u32 mine = base + D_AT + (me.number * 4 + me.warp) * (BOXES * BOX_BYTES);
 #pragma unroll
     for (int first = 0; first < ALL; first += BOXES) {
@@ -619,14 +600,14 @@ KP_FN void store(const float (&total)[WAVES][COLUMNS / 2], u32 base, const Tenso
         __syncwarp();
 #pragma unroll
         for (int i = first; i < first + BOXES && i < ALL; i++) {
-            stage_box(mine + (i - first) * BOX_BYTES, total[i / (COLUMNS / STORE)], i % (COLUMNS / STORE), SCALED ? 1.f : args.alpha, me);
+            stage_box(mine + (i - first) * BOX_BYTES, total[i / (BN / STORE)], i % (BN / STORE), SCALED ? 1.f : args.alpha, me);
         }
         if (args.d_copies) ptx::fence_async_shared();
         __syncwarp();
 #pragma unroll
         for (int i = first; i < first + BOXES && i < ALL; i++) {
             const u32 smem = mine + (i - first) * BOX_BYTES;
-            const i32 at = me.slab(i / (COLUMNS / STORE)) * 64 + me.warp * 16, rows = t.rows - at, col = t.col + i % (COLUMNS / STORE) * STORE;
+            const i32 at = me.slab(i / (BN / STORE)) * 64 + me.warp * 16, rows = t.rows - at, col = t.col + i % (BN / STORE) * STORE;
             if (rows <= 0 || col >= args.n) continue;
             // A box may not reach into rows that belong to others.
             if (!args.d_copies || (GROUPING != 0 && rows < 16)) store_rows(smem, args, t.batch, t.row + at, rows, col, me);
@@ -640,32 +621,32 @@ KP_FN void store(const float (&total)[WAVES][COLUMNS / 2], u32 base, const Tenso
 
 KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 number) {
     const Consumer me = {number, ptx::warp() % 4, ptx::lane()};
-    const Blocks blocks(args.k);
-    Schedule schedule(args);
-    Tile t;
-    while (schedule.next(t)) {
-        if (CLUSTER_K == 1 && ((i32)me.slab(0) * 64 >= t.rows || t.col >= args.n)) {
-            for (i32 kb = blocks.begin; kb < blocks.end; kb++, s.advance()) s.wait_full(), __syncwarp(), release(s, me);
+    const i32 blocks = k_blocks(args);
+    for (;;) {
+        s.wait_full();
+        const Tile t = s.told();
+        if (t.none()) break;
+        if ((i32)me.slab(0) * 64 >= t.rows || t.col >= args.n) {
+            for (i32 kb = 0; kb < blocks; kb++, s.advance()) s.wait_full(), __syncwarp(), release(s, me);
             continue;
         }
         float total[WAVES][BN / 2];
-#pragma unroll
-        for (int w = 0; w < WAVES; w++) {
-#pragma unroll
-            for (int i = 0; i < BN / 2; i++) total[w][i] = 0.f;
-        }
-        const Scaling scaling = {in_bulk(args) ? (u32)t.row % 4 : 0, args.alpha};
-        if (blocks.begin < blocks.end) compute(total, blocks, s, scaling, me);
-#if CLUSTER_K > 1
-        float mine[WAVES][COLUMNS / 2];
-        exchange(mine, total, s.base, me);
-        t.col += ptx::cluster_rank() * COLUMNS;
-        store(mine, s.base, d_map, args, t, me);
-#else
+        // Not while the first products run: the compiler would do it in every block, by selection. AHEAD peels the first.
+        if (!AHEAD && SCALED) clear(total);
+        compute(total, blocks, s, {in_bulk(args) ? (u32)t.row % 4 : 0, args.alpha}, me);
         store(total, s.base, d_map, args, t, me);
-#endif
     }
     if (me.lane == 0) ptx::store_wait_read<0>();
+}
+
+// Until the barriers of the cluster are ready, and what this kernel reads.
+KP_FN void start() {
+    __syncwarp();
+    // The next kernel waits for this one before it touches memory, however early it starts.
+    ptx::allow_next_kernel();
+    if (CLUSTER > 1) ptx::cluster_sync_relaxed();
+    else __syncthreads();
+    ptx::wait_for_previous_kernel();
 }
 
 } // namespace
@@ -678,32 +659,30 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
     extern __shared__ __align__(1024) char shared[];
     Stages s = {ptx::smem_address(shared)};
     const u32 warp = ptx::warp();
-    if (warp == 0 && ptx::elect()) {
-        ptx::prefetch_map(&a_map), ptx::prefetch_map(&b_map), ptx::prefetch_map(&d_map);
+    // A warp that has nothing else to do.
+    if (warp == 3 && ptx::elect()) {
         for (Stages i = s; i.parity == 0; i.advance()) {
             ptx::mbarrier_init(i.full(), 1 + scale_lanes(args));
-            ptx::mbarrier_init(i.empty(), CONSUMERS * 4 * SHARING);
+            ptx::mbarrier_init(i.empty(), CONSUMERS * 4 * CLUSTER);
         }
         ptx::mbarrier_init_fence();
     }
-    if (CLUSTER > 1) ptx::cluster_sync();
-    else __syncthreads();
-    ptx::wait_for_previous_kernel();
-
     if (warp < 4) {
+        if (warp == 0 && ptx::elect()) ptx::prefetch_map(&a_map), ptx::prefetch_map(&b_map), ptx::prefetch_map(&d_map);
+        Walk walk(args);
+        start();
+        walk.begin();
         ptx::give_registers<56>();
-        if (warp == 0) load_tiles(a_map, b_map, args, s);
+        if (warp == 0) load_tiles(a_map, b_map, args, s, walk);
 #if A_SCALE
-        if (warp == 1 && !in_bulk(args)) load_scales(args, s);
-        if (warp == 2 && in_bulk(args)) load_scales_in_bulk(args, s);
+        if (warp == 1 && !in_bulk(args)) load_scales(args, s, walk);
+        if (warp == 2 && in_bulk(args)) load_scales_in_bulk(args, s, walk);
 #endif
-        // As often as the consumers.
-        if (CLUSTER_K > 1) ptx::cluster_sync(), ptx::cluster_sync();
     } else {
+        start();
         ptx::take_registers<CONSUMERS == 3 ? 152 : CONSUMERS == 2 ? 224 : 232>();
         consume(d_map, args, s, warp / 4 - 1);
     }
-    ptx::allow_next_kernel();
     // A block's shared memory must outlive what its neighbours send to it.
-    if (SHARING > 1) ptx::cluster_sync();
+    if (CLUSTER > 1) ptx::cluster_sync();
 }

@@ -161,7 +161,8 @@ impl Family {
         };
         let bytes = tile.stages * ((tile.m + tile.n) * 128 + (a_scales + b_scales) * 4)
             + tile.consumers() * 4 * tile.boxes * box_bytes;
-        bytes.next_multiple_of(8) + tile.stages * 16
+        // The tile that each stage is of, and two barriers.
+        bytes.next_multiple_of(16) + tile.stages * (16 + 16)
     }
 
     fn build(&self, tile: &Tile, d: DType, grouping: Option<Grouping>) -> Build {
