@@ -49,7 +49,6 @@ pub(crate) trait Real:
     fn sqrt(self) -> Self;
     fn exp(self) -> Self;
     fn ln(self) -> Self;
-    fn tanh(self) -> Self;
     /// 1 − erf, accurate where it is tiny.
     fn erfc(self) -> Self;
     fn abs(self) -> Self;
@@ -104,10 +103,6 @@ macro_rules! real {
             #[inline(always)]
             fn ln(self) -> Self {
                 <$t>::ln(self)
-            }
-            #[inline(always)]
-            fn tanh(self) -> Self {
-                <$t>::tanh(self)
             }
             #[inline(always)]
             fn erfc(self) -> Self {

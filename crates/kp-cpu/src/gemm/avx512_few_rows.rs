@@ -12,18 +12,18 @@
 
 use super::{
     few::{
-        columns::{self, BREADTHS, BROAD, Dots, Few, HEIGHTS, MOST, NEAR, SUMS, Task},
-        dots::{self, Bf16, Bytes, Column, F16, F32, I8, Kind, Nibbles, STEP, Table, U8, dots},
+        columns::{self, BREADTHS, BROAD, Dots, Few, HEIGHTS, MOST, NEAR, Task},
+        dots::{self, Bf16, Bytes, Column, F16, F32, I8, Kind, Nibbles, STEP, SUMS, Table, U8, dots},
         lists,
     },
     product::{Item, Product, finishes_in_f64},
     side::Scaling,
 };
 use crate::{
+    act::Tail,
     kernel::{self, Disjoint},
-    memory::{Number, numbers_mut},
-    numbers::{self, Real},
-    threads,
+    memory::numbers_mut,
+    numbers, threads,
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
@@ -197,7 +197,7 @@ fn table(kind: Kind, dtype: DType) -> Table {
     table
 }
 
-impl<E: Real + Number> Dots for Numbers<E> {
+impl<E: Tail> Dots for Numbers<E> {
     type End = E;
 
     fn a_bytes(&self) -> usize {

@@ -11,20 +11,22 @@
 //!   ├────┤ ├──┼──┼──┼──┤  follows; else to sums in L2, from which what follows makes D
 //!   └────┘ └──┴──┴──┴──┘
 //! ```
-//! Some rows of A stay in L2 while the chunk's panels pass by; each panel is asked for while the one before is in use.
+//! Some rows of A stay in L2 while the chunk's panels pass by; each panel, or what it is packed from, is asked for while the
+//! one before is in use.
 //! Chunks go to whichever thread is free, and no thread waits for another: each packs what it needs for itself, which
 //! costs a part in a few hundred of what it does with it. Operands become numbers when they are packed: f32, or f64 if
 //! they are f64; A with numbers in its rows is read where it lies. Each element of D is the sum over blocks of k in order,
 //! each block summed in order: neither m, n, the chunk nor the thread changes its bits.
 
 use super::{
-    cuts::{CHUNK_COLS, CHUNK_ROWS, Cuts},
+    cuts::{Cuts, largest},
     finish::{Finish, Panels, finish_len},
     product::{Item, Product, Summing, Sums, add},
     side::{LINE, Side},
-    tile::{Ahead, GROUP, LINES, ROWS, Tile, next_rows},
+    tile::{Ahead, ROWS, Tile, Wanted, next_rows},
 };
 use crate::{
+    act::Tail,
     kernel::Disjoint,
     memory::{Number, cut},
     numbers::Real,
@@ -68,7 +70,7 @@ impl Room {
 /// The loops for one instruction set, operands as `R`, what follows as `E`, and panels of `NV` vectors.
 pub(crate) struct Blocks<I, R, E, const NV: usize>(PhantomData<(I, R, E)>);
 
-impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Blocks<I, R, E, NV> {
+impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E, NV> {
     /// Columns of a panel.
     pub(crate) const NR: usize = NV * I::N;
 
@@ -80,13 +82,16 @@ impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Block
     /// What an item of at most `rows` rows needs when `threads` threads share it.
     pub(crate) fn room(panels: &Panels, rows: usize, k: usize, threads: usize) -> Room {
         const { assert!(ROWS.is_multiple_of(2) && Self::NR.is_multiple_of(2), "4-bit codes of D share bytes") };
-        const { assert!(Self::NR <= WIDEST && CHUNK_COLS.is_multiple_of(Self::NR), "a chunk is whole panels") };
+        const { assert!(Self::NR <= WIDEST && largest(false).1.is_multiple_of(Self::NR), "a chunk is whole panels") };
         // A chunk is cut to at most this, rounded up to whole register tiles and units.
-        let rows = rows.next_multiple_of(ROWS).min(CHUNK_ROWS + ROWS);
-        let columns = (panels.count() * panels.width).min(CHUNK_COLS.max(panels.unit() * panels.width));
-        let run = k.min(RUN);
-        let (a, b) = (rows.min(BLOCK_ROWS) * PACKED_LD, columns * run);
-        let (sums, work) = (rows * columns, finish_len(columns) + rows + columns);
+        let most = |b_lies| {
+            let (most_rows, most_columns) = largest(b_lies);
+            let columns = (panels.count() * panels.width).min(most_columns.max(panels.unit() * panels.width));
+            (rows.next_multiple_of(ROWS).min(most_rows + ROWS), columns)
+        };
+        let ((low, broad), (high, narrow)) = (most(true), most(false));
+        let (a, b) = (high.min(BLOCK_ROWS) * PACKED_LD, narrow * k.min(RUN));
+        let (sums, work) = ((low * broad).max(high * narrow), finish_len(broad) + high + broad);
         let bytes = [a * size_of::<R>(), b * size_of::<R>(), sums * size_of::<E>(), work * size_of::<E>()];
         Room { threads, a, b, sums, work, bytes: bytes.iter().map(|bytes| bytes.next_multiple_of(64)).sum() }
     }
@@ -107,7 +112,6 @@ impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Block
         if item.rows == 0 || panels.count() == 0 {
             return;
         }
-        let cuts = Cuts::of(&panels, item.rows, product.spec.k as usize, room.threads);
         let finish = Finish { product, item, summing, panels, stage };
         let whole = Whole::<R, E> {
             a: product.a.numbers_in_rows(item.row_batch),
@@ -115,6 +119,8 @@ impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Block
             d: finish.d_as_sums().map(|(d, ld)| (d.cast(), ld)).filter(|_| TypeId::of::<R>() == TypeId::of::<E>()),
             finish,
         };
+        let lies = [whole.a.is_some(), whole.b.is_some()];
+        let cuts = Cuts::of(&panels, item.rows, product.spec.k as usize, room.threads, lies);
         let next = AtomicUsize::new(0);
         let scratch = Disjoint::of(&mut scratch[..room.bytes()]);
         threads::for_each(room.threads.min(cuts.chunks()), |slot| {
@@ -149,21 +155,13 @@ impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Block
         }
         let mut run = 0..k.min(RUN);
         loop {
-            let packed_b = whole.b.is_none().then(|| {
-                for (p, out) in panels.clone().zip(b.chunks_exact_mut((run.len() * Self::NR).max(1))) {
-                    let outer = whole.finish.panels.columns(p);
-                    let (side, batch, scaling) = (&product.b, item.b, summing.scaling);
-                    let inner = run.clone();
-                    I::run(Pack::<I, R> { side, batch, outer, inner, width: Self::NR, scaling, out, isa: PhantomData });
-                }
-                b.as_ptr()
-            });
             let blocks = rows.len().div_ceil(BLOCK_ROWS);
             let tiles = rows.len().div_ceil(ROWS);
             let at = |i: usize| (rows.start + i * tiles / blocks * ROWS).min(rows.end);
+            let later = run.end..(run.end + RUN).min(k);
             for i in 0..blocks {
                 let (first, some) = (at(i), at(i)..at(i + 1));
-                let (at, lda) = match &whole.a {
+                let (from, lda) = match &whole.a {
                     Some((numbers, ld)) => (&numbers[(item.row + first) * ld + run.start..] as &[R], *ld),
                     None => {
                         let outer = item.row + some.start..item.row + some.end;
@@ -173,26 +171,31 @@ impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Block
                         (&*a, PACKED_LD)
                     }
                 };
-                let mut start = run.start;
-                loop {
-                    let end = summing.end(start, run.end);
-                    let step = Step { chunk, some: some.clone(), block: start..end, run: run.clone() };
+                let a = from.as_ptr();
+                let step = Step { chunk, some, run: run.clone(), a, lda };
+                if !adds {
+                    if i == 0 {
+                        panels.clone().for_each(|p| Self::pack(&step, p, b));
+                    }
                     // SAFETY: A and B are as they were just packed, or lie as numbers; the rest is passed on.
-                    unsafe {
-                        let a = at.as_ptr().wrapping_add(start - run.start);
-                        if adds {
-                            Self::add_tiles(&step, a, lda, packed_b, sums);
-                        } else {
-                            Self::add_numbers(&step, a, lda, packed_b, sums, work);
-                        }
+                    unsafe { Self::add_numbers(&step, b, sums, work) };
+                    continue;
+                }
+                // A panel is packed just before its first use, and what follows it is asked for meanwhile.
+                for p in panels.clone() {
+                    if i == 0 {
+                        Self::pack(&step, p, b);
                     }
-                    start = end;
-                    if start == run.end {
-                        break;
-                    }
+                    let next = match (p + 1 < panels.end, i + 1 < blocks) {
+                        (true, _) => Self::wanted(&step, b, p + 1, &run, i == 0),
+                        (false, true) => Self::wanted(&step, b, panels.start, &run, false),
+                        (false, false) => Self::wanted(&step, b, panels.start, &later, true),
+                    };
+                    // SAFETY: as above.
+                    unsafe { Self::add_tiles(&step, b, p, next, sums) };
                 }
             }
-            run = run.end..(run.end + RUN).min(k);
+            run = later;
             if run.is_empty() {
                 break;
             }
@@ -203,104 +206,135 @@ impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Block
         }
     }
 
-    /// Where a block of panel `p` lies.
-    fn panel(step: &Step<'_, '_, '_, '_, R, E>, p: usize, packed: Option<*const R>) -> *const R {
-        let Step { chunk, block, run, .. } = step;
-        match (packed, chunk.whole.b) {
-            (Some(packed), _) => {
-                let panel = (p - chunk.panels.start) * run.len();
-                packed.wrapping_add((panel + block.start - run.start) * Self::NR)
-            }
-            (None, Some(b)) => {
-                let k = chunk.whole.finish.product.spec.k as usize;
-                let panel = chunk.whole.finish.panels.columns(p).start / Self::NR * k;
-                b[(panel + block.start) * Self::NR..].as_ptr()
-            }
-            (None, None) => unreachable!("what does not lie in panels was packed"),
+    /// Packs panel `p` of a run to its place in `b`, unless B lies in panels.
+    fn pack(step: &Step<'_, '_, '_, '_, R, E>, p: usize, b: &mut [R]) {
+        let Step { chunk: Chunk { whole, panels, .. }, run, .. } = step;
+        if whole.b.is_some() {
+            return;
+        }
+        let Finish { product, item, summing, .. } = whole.finish;
+        let len = run.len() * Self::NR;
+        let out = &mut b[(p - panels.start) * len..][..len];
+        let (side, batch, outer) = (&product.b, item.b, whole.finish.panels.columns(p));
+        let (inner, width, scaling) = (run.clone(), Self::NR, summing.scaling);
+        I::run(Pack::<I, R> { side, batch, outer, inner, width, scaling, out, isa: PhantomData });
+    }
+
+    /// Panel `p` of the run where it lies, else of the packed ones.
+    fn panel(step: &Step<'_, '_, '_, '_, R, E>, packed: &[R], p: usize) -> *const R {
+        let Step { chunk, run, .. } = step;
+        match chunk.whole.b {
+            Some(b) => b[Self::place(chunk, p, run.start)..].as_ptr(),
+            None => packed[(p - chunk.panels.start) * run.len() * Self::NR..].as_ptr(),
         }
     }
 
-    /// Adds the products of a block to D or to the sums, which are numbers of the same type.
+    /// Where row `k` of panel `p` begins in a B that lies in panels.
+    fn place(chunk: &Chunk<'_, '_, '_, R, E>, p: usize, k: usize) -> usize {
+        let finish = &chunk.whole.finish;
+        finish.panels.columns(p).start / Self::NR * finish.product.spec.k as usize * Self::NR + k * Self::NR
+    }
+
+    /// What is read for panel `p` of a run: the panel, or if it is to be packed `yet`, what it is made of.
+    fn wanted(
+        step: &Step<'_, '_, '_, '_, R, E>,
+        packed: &[R],
+        p: usize,
+        run: &Range<usize>,
+        yet: bool,
+    ) -> Option<Wanted> {
+        let chunk = step.chunk;
+        let Finish { product, item, panels, .. } = &chunk.whole.finish;
+        let bytes = run.len() * Self::NR * size_of::<R>();
+        match chunk.whole.b {
+            _ if run.is_empty() => None,
+            Some(b) => Some(Wanted::row(b.as_ptr().wrapping_add(Self::place(chunk, p, run.start)), bytes)),
+            None if yet => product.b.wanted(item.b, &panels.columns(p), run),
+            None => Some(Wanted::row(Self::panel(step, packed, p), bytes)),
+        }
+    }
+
+    /// Adds the products of a run with panel `p` to D or to the sums, which are numbers of the same type.
     ///
     /// # Safety
-    /// `a` points to the step's rows, `lda` apart, `packed` to the run's panels; no other thread has the same elements of D.
+    /// The step's rows and panels are there; no other thread has the same elements of D.
     unsafe fn add_tiles(
         step: &Step<'_, '_, '_, '_, R, E>,
-        a: *const R,
-        lda: usize,
-        packed: Option<*const R>,
+        packed: &[R],
+        p: usize,
+        next: Option<Wanted>,
         sums: &mut [E],
     ) {
-        let Step { chunk, some, block, .. } = step;
+        let Step { chunk, some, run, a, lda, .. } = step;
         let Chunk { whole, ref rows, ref panels, ld } = **chunk;
         let sums = sums.as_mut_ptr().cast::<R>();
-        let first = block.start == 0;
-        for p in panels.clone() {
-            let b = Self::panel(step, p, packed);
-            let columns = whole.finish.panels.columns(p);
-            let next_panel = (p + 1 < panels.end).then(|| Self::panel(step, p + 1, packed));
-            let mut row = some.start;
-            while row < some.end {
-                let height = next_rows(some.end - row);
-                let done = row - some.start;
-                let a = a.wrapping_add(done * lda);
-                let ahead = match next_panel {
-                    Some(panel) => Self::ahead(panel, done / ROWS, block.len()),
-                    None => Ahead::NONE,
-                };
-                let (k, ldb, c, ldc) = (block.len(), Self::NR, sums, ld);
-                let tile = Tile { rows: height, k, a, lda, b, ldb, c, ldc, first, ahead };
-                // SAFETY: rows and columns are inside the chunk, whose sums hold whole panels.
-                unsafe {
-                    match whole.d {
-                        None => {
-                            let at = (row - rows.start) * ld + (p - panels.start) * Self::NR;
-                            Tile { c: sums.wrapping_add(at), ..tile }.run::<I, NV>();
-                        }
-                        Some((d, ldc)) if columns.len() == Self::NR => {
-                            let at = row * ldc + columns.start;
-                            Tile { c: d.wrapping_add(at), ldc, ..tile }.run::<I, NV>();
-                        }
-                        Some((d, ldc)) => {
-                            let mut edge = [R::ZERO; ROWS * WIDEST];
-                            Tile { c: edge.as_mut_ptr(), ldc: Self::NR, first: true, ..tile }.run::<I, NV>();
-                            for (r, edge) in edge.chunks_exact(Self::NR).take(height).enumerate() {
-                                let at = d.wrapping_add((row + r) * ldc + columns.start);
-                                let d = std::slice::from_raw_parts_mut(at, columns.len());
-                                for (d, &x) in d.iter_mut().zip(edge) {
-                                    *d = if first { x } else { *d + x };
-                                }
+        let (first, b, columns) = (run.start == 0, Self::panel(step, packed, p), whole.finish.panels.columns(p));
+        let mut row = some.start;
+        while row < some.end {
+            let height = next_rows(some.end - row);
+            let done = row - some.start;
+            let ahead = next.map_or(Ahead::NONE, |next| next.part(done / ROWS, run.len()));
+            let (k, a, lda, ldb) = (run.len(), a.wrapping_add(done * lda), *lda, Self::NR);
+            let tile = Tile { rows: height, k, a, lda, b, ldb, c: sums, ldc: ld, first, ahead };
+            // SAFETY: rows and columns are inside the chunk, whose sums hold whole panels.
+            unsafe {
+                match whole.d {
+                    None => {
+                        let at = (row - rows.start) * ld + (p - panels.start) * Self::NR;
+                        Tile { c: sums.wrapping_add(at), ..tile }.run::<I, NV>();
+                    }
+                    Some((d, ldc)) if columns.len() == Self::NR => {
+                        let at = row * ldc + columns.start;
+                        Tile { c: d.wrapping_add(at), ldc, ..tile }.run::<I, NV>();
+                    }
+                    Some((d, ldc)) => {
+                        let mut edge = [R::ZERO; ROWS * WIDEST];
+                        Tile { c: edge.as_mut_ptr(), ldc: Self::NR, first: true, ..tile }.run::<I, NV>();
+                        for (r, edge) in edge.chunks_exact(Self::NR).take(height).enumerate() {
+                            let at = d.wrapping_add((row + r) * ldc + columns.start);
+                            let d = std::slice::from_raw_parts_mut(at, columns.len());
+                            for (d, &x) in d.iter_mut().zip(edge) {
+                                *d = if first { x } else { *d + x };
                             }
                         }
                     }
                 }
-                row += height;
+            }
+            row += height;
+        }
+    }
+
+    /// Adds the products of a run to the sums as `Summing` says, block by block.
+    ///
+    /// # Safety
+    /// As [`Self::add_tiles`].
+    unsafe fn add_numbers(step: &Step<'_, '_, '_, '_, R, E>, packed: &[R], sums: &mut [E], work: &mut [E]) {
+        let (run, summing) = (&step.run, step.chunk.whole.finish.summing);
+        let mut start = run.start;
+        loop {
+            let block = start..summing.end(start, run.end);
+            start = block.end;
+            // SAFETY: passed on.
+            unsafe { Self::add_block(step, packed, block, sums, work) };
+            if start == run.end {
+                return;
             }
         }
     }
 
-    /// The part of the next panel that the `i`th tile of this one asks for.
-    fn ahead(panel: *const R, i: usize, k: usize) -> Ahead<R> {
-        let part = k / GROUP * LINES * (64 / size_of::<R>());
-        // A panel of few columns is all asked for before the last rows.
-        if i * part >= k * Self::NR { Ahead::NONE } else { Ahead { at: panel.wrapping_add(i * part) } }
-    }
-
-    /// Adds the products of a block to the sums as `Summing` says.
-    ///
     /// # Safety
     /// As [`Self::add_tiles`].
-    unsafe fn add_numbers(
+    unsafe fn add_block(
         step: &Step<'_, '_, '_, '_, R, E>,
-        a: *const R,
-        lda: usize,
-        packed: Option<*const R>,
+        packed: &[R],
+        block: Range<usize>,
         sums: &mut [E],
         work: &mut [E],
     ) {
-        let Step { chunk, some, block, .. } = step;
+        let Step { chunk, some, run, a, lda, .. } = step;
         let Chunk { whole, ref rows, ref panels, ld } = **chunk;
         let Finish { product, item, summing, .. } = whole.finish;
+        let from = block.start - run.start;
         let (row_scales, column_scales) = work.split_at_mut(some.len());
         if summing.sums == Sums::Scaled {
             let at = |side: &Side<'_>| block.start / side.matrix.format.block().1 as usize;
@@ -316,9 +350,9 @@ impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Block
         let mut row = some.start;
         while row < some.end {
             let height = next_rows(some.end - row);
-            let a = a.wrapping_add((row - some.start) * lda);
+            let (a, lda) = (a.wrapping_add((row - some.start) * lda + from), *lda);
             for (j, p) in panels.clone().enumerate() {
-                let b = Self::panel(step, p, packed);
+                let b = Self::panel(step, packed, p).wrapping_add(from * Self::NR);
                 let (c, ldc) = (numbers.as_mut_ptr(), Self::NR);
                 let (k, ldb, ahead) = (block.len(), Self::NR, Ahead::NONE);
                 let tile = Tile { rows: height, k, a, lda, b, ldb, c, ldc, first: true, ahead };
@@ -363,12 +397,14 @@ struct Chunk<'w, 'p, 'a, R, E> {
     ld: usize,
 }
 
-/// Some rows of a chunk times a block of k, of a run.
+/// Some rows of a chunk times a run of k.
 struct Step<'c, 'w, 'p, 'a, R, E> {
     chunk: &'c Chunk<'w, 'p, 'a, R, E>,
     some: Range<usize>,
-    block: Range<usize>,
     run: Range<usize>,
+    /// The rows' numbers of the run, `lda` apart.
+    a: *const R,
+    lda: usize,
 }
 
 /// Packs one panel of B.

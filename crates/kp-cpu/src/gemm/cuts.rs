@@ -3,9 +3,11 @@
 use super::{finish::Panels, tile::ROWS};
 use std::ops::Range;
 
-/// The largest chunk: its sums, if there are any, and a run of k of its columns of B are 1 MB each, not far from L2.
-pub(super) const CHUNK_ROWS: usize = 512;
-pub(super) const CHUNK_COLS: usize = 512;
+/// The rows and columns of the largest chunk: 2 MB of sums, if there are any. Where B is read as it lies, its columns are
+/// many, so that rows of A are met seldom; where it is packed, its rows, so that B is packed seldom.
+pub(super) const fn largest(b_lies: bool) -> (usize, usize) {
+    if b_lies { (512, 1024) } else { (1024, 512) }
+}
 
 /// The least rows that are worth a chunk.
 const LEAST_ROWS: usize = 8 * ROWS;
@@ -26,21 +28,25 @@ pub(super) struct Cuts {
 }
 
 impl Cuts {
-    /// Cuts an item of `rows` rows and `k` numbers a sum for `threads` threads.
-    pub(super) fn of(panels: &Panels, rows: usize, k: usize, threads: usize) -> Self {
+    /// Cuts an item of `rows` rows and `k` numbers a sum for `threads` threads; whether A and B are read as they lie.
+    pub(super) fn of(panels: &Panels, rows: usize, k: usize, threads: usize, [a_lies, b_lies]: [bool; 2]) -> Self {
         let (units, per_unit) = (panels.count() / panels.unit(), panels.unit() * panels.width);
-        let most_units = (CHUNK_COLS / per_unit).max(1);
+        let (most_rows, most_columns) = largest(b_lies);
+        let most_units = (most_columns / per_unit).max(1);
         let tiles = rows.div_ceil(ROWS);
-        let (mut down, mut across) = (rows.div_ceil(CHUNK_ROWS), units.div_ceil(most_units));
+        let (mut down, mut across) = (rows.div_ceil(most_rows), units.div_ceil(most_units));
+        // Elements that are packed once more for another chunk.
+        let more_b = if b_lies { 0 } else { units * per_unit };
+        let more_a = if a_lies { 0 } else { rows };
         let operations = 2.0 * (rows * k) as f64 * (units * per_unit) as f64;
         let wanted = ((operations / GRAIN) as usize).clamp(1, threads * CHUNKS);
         while threads > 1 && down * across < wanted {
-            // What is divided less is packed less often.
             let (high, wide) = (rows / down, units / across * per_unit);
+            let is_cheaper = more_b < more_a || more_b == more_a && high > wide;
             match (high >= 2 * LEAST_ROWS, across < units) {
                 (false, false) => break,
                 (true, false) => down += 1,
-                (true, true) if high > wide => down += 1,
+                (true, true) if is_cheaper => down += 1,
                 _ => across += 1,
             }
         }
@@ -82,14 +88,17 @@ mod tests {
         ] {
             let text = format!("gemm 1x{m}x{n}x{k} f32:f32:f32{options}");
             let problem: kp_hal::op::GemmProblem = text.parse().expect("a problem");
-            for (width, threads) in [(4, 1), (16, 2), (64, 2), (64, 7)] {
+            for (width, threads, lies) in
+                [(4, 1, [true; 2]), (16, 2, [false; 2]), (64, 2, [true, false]), (64, 7, [true; 2])]
+            {
                 let panels = Panels::of(problem.spec(), width);
-                let cuts = Cuts::of(&panels, m, k, threads);
+                let cuts = Cuts::of(&panels, m, k, threads, lies);
+                let (most_rows, most_columns) = largest(lies[1]);
                 let mut seen = vec![0; m * panels.count()];
                 for i in 0..cuts.chunks() {
                     let (rows, run) = cuts.chunk(i, m, panels.unit());
                     assert!(
-                        rows.len() <= CHUNK_ROWS + ROWS && run.len() * width <= CHUNK_COLS,
+                        rows.len() <= most_rows + ROWS && run.len() * width <= most_columns,
                         "{text} {rows:?} {run:?}"
                     );
                     for row in rows {

@@ -18,6 +18,7 @@ use super::{
     side::{LINE, Scaling},
 };
 use crate::{
+    act::Tail,
     kernel::{self, Disjoint},
     memory::{Number, cut},
     numbers::Real,
@@ -113,7 +114,7 @@ struct Rows<I, R, E> {
     kind: PhantomData<(I, R, E)>,
 }
 
-impl<I: Isa, R: Real + Number, E: Real + Number> Rows<I, R, E> {
+impl<I: Isa, R: Real + Number, E: Tail> Rows<I, R, E> {
     fn new(spec: &GemmSpec) -> Self {
         let cols = spec.d_cols() as usize;
         let width = match spec.b.order {
@@ -151,7 +152,7 @@ impl<I: Isa, R: Real + Number, E: Real + Number> Rows<I, R, E> {
     }
 }
 
-impl<I: Isa, R: Real + Number, E: Real + Number> Launch<Gemm> for Rows<I, R, E> {
+impl<I: Isa, R: Real + Number, E: Tail> Launch<Gemm> for Rows<I, R, E> {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
         let spec = &self.spec;
         // SAFETY: the arguments were checked, says the caller.
@@ -199,7 +200,7 @@ impl<I: Isa, R: Real + Number, E: Real + Number> Launch<Gemm> for Rows<I, R, E> 
     }
 }
 
-impl<I: Isa, R: Real + Number, E: Real + Number> Rows<I, R, E> {
+impl<I: Isa, R: Real + Number, E: Tail> Rows<I, R, E> {
     /// A as numbers, row by row.
     fn unpack_a(&self, product: &Product<'_>, item: Item, a: &mut [R]) {
         let k = self.spec.k as usize;

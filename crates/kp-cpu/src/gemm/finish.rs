@@ -2,7 +2,7 @@
 
 use super::product::{Item, Product, Summing, Sums};
 use crate::{
-    act,
+    act::{self, Tail},
     kernel::{Disjoint, Output},
     numbers::{self, Real},
     store::Store,
@@ -105,7 +105,7 @@ pub(crate) const fn finish_len(ld: usize) -> usize {
     2 * GROUP * ld
 }
 
-impl<E: Real> Finish<'_, '_, E> {
+impl<E: Tail> Finish<'_, '_, E> {
     /// The item's rows of D and the distance between them, if D holds numbers of `E` in rows and is the sums.
     pub(crate) fn d_as_sums(&self) -> Option<(*mut E, usize)> {
         let spec = self.product.spec;
@@ -153,8 +153,8 @@ impl<E: Real> Finish<'_, '_, E> {
             }
             // SAFETY: passed on.
             unsafe { self.add_c(group.clone(), run.clone(), x, y, ld) };
-            for (r, x) in group.clone().zip(x.chunks_exact_mut(ld)) {
-                self.activate(r, &run, x, y);
+            for (_, x) in group.clone().zip(x.chunks_exact_mut(ld)) {
+                self.activate(&run, x, y);
             }
             self.add_residual(group.clone(), cols.clone(), x, y, ld);
             // SAFETY: passed on.
@@ -226,7 +226,7 @@ impl<E: Real> Finish<'_, '_, E> {
     }
 
     /// Bias, activation and gate of one row; the results lie at the start of `x`.
-    fn activate(&self, _: usize, run: &Range<usize>, x: &mut [E], bias: &mut [E]) {
+    fn activate(&self, run: &Range<usize>, x: &mut [E], bias: &mut [E]) {
         let epilogue = &self.product.spec.epilogue;
         let width = self.panels.width;
         if let Some(dtype) = epilogue.bias {
@@ -241,22 +241,24 @@ impl<E: Real> Finish<'_, '_, E> {
             }
         }
         match epilogue.gate {
-            Gate::None => {
-                if epilogue.act != kp_hal::op::Act::Identity {
-                    for x in x {
-                        *x = act::apply(epilogue.act, *x);
-                    }
-                }
-            }
+            Gate::None => act::each(epilogue.act, x),
             Gate::Pairs => {
-                for j in 0..x.len() / 2 {
-                    x[j] = act::apply(epilogue.act, x[2 * j]) * x[2 * j + 1];
+                let pairs = x.len() / 2;
+                let g = &mut bias[..pairs];
+                for (g, &[x, _]) in g.iter_mut().zip(x.as_chunks::<2>().0) {
+                    *g = x;
+                }
+                act::each(epilogue.act, g);
+                for (j, &g) in g.iter().enumerate() {
+                    x[j] = g * x[2 * j + 1];
                 }
             }
             Gate::Halves => {
                 for q in 0..run.len() / 2 {
-                    for j in 0..width {
-                        let g = act::apply(epilogue.act, x[2 * q * width + j]);
+                    let g = &mut bias[..width];
+                    g.copy_from_slice(&x[2 * q * width..][..width]);
+                    act::each(epilogue.act, g);
+                    for (j, &g) in g.iter().enumerate() {
                         x[q * width + j] = g * x[(2 * q + 1) * width + j];
                     }
                 }

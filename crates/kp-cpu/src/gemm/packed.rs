@@ -9,6 +9,7 @@ use super::{
     product::{self, Product, Summing},
 };
 use crate::{
+    act::Tail,
     kernel::{self, Disjoint, Output},
     memory::{Number, numbers_mut},
     numbers::Real,
@@ -129,7 +130,7 @@ pub(crate) struct Form<I, R, E, const NV: usize> {
 /// Below this many operations, an item is not worth dividing.
 const SMALL: f64 = 5e7;
 
-impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Form<I, R, E, NV> {
+impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Form<I, R, E, NV> {
     /// Columns of a panel, which is computed whole.
     pub(crate) const PANEL: usize = Blocks::<I, R, E, NV>::NR;
 
@@ -168,7 +169,7 @@ impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Form<
     }
 }
 
-impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Launch<Gemm> for Form<I, R, E, NV> {
+impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Launch<Gemm> for Form<I, R, E, NV> {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
         let (spec, summing, room) = (&self.spec, self.summing, &self.room);
         // SAFETY: the arguments were checked, says the caller.

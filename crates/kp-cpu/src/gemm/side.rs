@@ -1,5 +1,6 @@
 //! An operand of a product as the product sees it, and how pieces of it become numbers.
 
+use super::tile::Wanted;
 use crate::{
     memory::{self, Number},
     numbers::{self, Real},
@@ -7,7 +8,7 @@ use crate::{
 };
 use kp_hal::{
     DType,
-    op::{Matrix, Order, Scheme},
+    op::{Matrix, Order, ScaleLayout, Scheme},
 };
 use std::ops::Range;
 
@@ -16,11 +17,14 @@ pub(crate) const LINE: usize = 512;
 
 /// Inner elements of a square's worth of outer rows that are turned at once: from L1, at no distance that would leave
 /// them few places there.
-const TURN: usize = 128;
+const TURN: usize = 256;
 const TURN_LD: usize = TURN + 16;
 
 /// Most outer rows that are turned together.
 const TURN_ROWS: usize = 16;
+
+/// Scales of an outer row that are read together.
+const SCALES: usize = 32;
 
 /// One operand: `outer` rows (A's rows, B's columns) of `inner` elements, which are summed over.
 pub(crate) struct Side<'a> {
@@ -84,6 +88,20 @@ impl Side<'_> {
         memory::as_numbers(&self.codes[first..]).filter(|_| cfg!(target_endian = "little"))
     }
 
+    /// Where the codes of outer rows `outer` and inner elements `inner` lie, if in runs.
+    pub(crate) fn wanted(&self, batch: usize, outer: &Range<usize>, inner: &Range<usize>) -> Option<Wanted> {
+        let dtype = self.matrix.dtype();
+        let (run, count) = match (self.inner_is_contiguous(), self.outer_is_contiguous()) {
+            _ if self.meta.is_some() => return None,
+            (true, _) => (inner.len(), outer.len()),
+            (_, true) => (outer.len(), inner.len()),
+            _ => return None,
+        };
+        let bytes = |elements: usize| dtype.bytes(elements as u64) as usize;
+        let at = self.codes.as_ptr().wrapping_add(bytes(self.place(batch, outer.start, inner.start)));
+        Some(Wanted { at, bytes: bytes(run), count, step: bytes(self.matrix.ld as usize) })
+    }
+
     /// Unpacks outer rows `outer`, at most `width`, and inner elements `inner` to `out[i][o]`; rows that are missing
     /// to `width` become zeros.
     #[inline(always)]
@@ -105,6 +123,12 @@ impl Side<'_> {
         }
         if self.outer_is_contiguous() {
             self.lines_across(batch, outer.clone(), inner.clone(), width, out);
+            if self.meta.is_none() && self.matrix.format.scheme != Scheme::None {
+                self.scale_columns(batch, outer, inner, width, scaling, out);
+            }
+        } else if let Some((numbers, ld)) = self.numbers_in_rows::<R>(batch) {
+            let from = &numbers[outer.start * ld + inner.start..];
+            turn::<I, R>((from, ld), (rows, inner.len()), (out, width));
         } else {
             let mut lines = [R::ZERO; TURN_ROWS * TURN_LD];
             for part in inner.clone().step_by(TURN) {
@@ -113,14 +137,11 @@ impl Side<'_> {
                 for first in (0..rows).step_by(TURN_ROWS) {
                     let some = (rows - first).min(TURN_ROWS);
                     for (o, line) in lines.chunks_exact_mut(TURN_LD).take(some).enumerate() {
-                        self.line(batch, outer.start + first + o, range.clone(), scaling, &mut line[..range.len()]);
+                        self.row(batch, outer.start + first + o, range.clone(), scaling, &mut line[..range.len()]);
                     }
-                    turn::<I, R>(&lines, (some, range.len()), &mut out[first..], width);
+                    turn::<I, R>((&lines, TURN_LD), (some, range.len()), (&mut out[first..], width));
                 }
             }
-        }
-        if self.meta.is_none() && self.matrix.format.scheme != Scheme::None {
-            self.scale_columns(batch, outer, inner, width, scaling, out);
         }
     }
 
@@ -146,7 +167,7 @@ impl Side<'_> {
                     let range = part..(part + TURN_ROWS).min(inner.end);
                     self.lines_across(batch, some.clone(), range.clone(), TURN_LD, &mut lines);
                     let out = &mut out[o * TURN * ld + part - inner.start..];
-                    turn::<I, R>(&lines, (range.len(), some.len()), out, ld);
+                    turn::<I, R>((&lines, TURN_LD), (range.len(), some.len()), (out, ld));
                 }
             }
             return;
@@ -252,11 +273,49 @@ impl Side<'_> {
         if self.meta.is_some() || self.matrix.format.scheme == Scheme::None {
             return;
         }
-        for (block, part) in self.blocks(inner.clone()) {
-            let (scale, zero) = self.scale_and_zero(batch, o, block, scaling);
-            for x in &mut out[part.start - inner.start..part.end - inner.start] {
-                *x = (*x - zero) * scale;
+        let block = self.matrix.format.block().1 as usize;
+        let all = inner.start / block..inner.end.div_ceil(block);
+        for first in all.clone().step_by(SCALES) {
+            let some = first..(first + SCALES).min(all.end);
+            let (mut scales, mut zeros) = ([R::ONE; SCALES], [R::ZERO; SCALES]);
+            self.scales_along(batch, o, some.clone(), scaling, &mut scales[..some.len()], &mut zeros[..some.len()]);
+            for ((b, &scale), &zero) in some.zip(&scales).zip(&zeros) {
+                let part = (b * block).max(inner.start)..(b + 1).saturating_mul(block).min(inner.end);
+                for x in &mut out[part.start - inner.start..part.end - inner.start] {
+                    *x = (*x - zero) * scale;
+                }
             }
+        }
+    }
+
+    /// Scales, if they are applied, and zero points of inner blocks `blocks` of outer row `o`.
+    fn scales_along<R: Real>(
+        &self,
+        batch: usize,
+        o: usize,
+        blocks: Range<usize>,
+        scaling: Scaling,
+        scales: &mut [R],
+        zeros: &mut [R],
+    ) {
+        let format = self.matrix.format;
+        if format.scales != ScaleLayout::Inner || format.scheme == Scheme::Tensor {
+            for (b, (scale, zero)) in blocks.zip(scales.iter_mut().zip(zeros)) {
+                (*scale, *zero) = self.scale_and_zero(batch, o, b, scaling);
+            }
+            return;
+        }
+        // They lie side by side.
+        let first = self.scale_place(batch, o, blocks.start);
+        if let (Some(dtype), Scaling::Applied) = (format.scale_dtype(), scaling) {
+            numbers::read(dtype, self.scales, first, scales);
+            if !self.global.is_empty() {
+                let global: R = numbers::get(DType::F32, self.global, 0);
+                scales.iter_mut().for_each(|scale| *scale *= global);
+            }
+        }
+        if format.has_zero() {
+            numbers::read(DType::U8, self.zeros, first, zeros);
         }
     }
 
@@ -347,19 +406,23 @@ impl Side<'_> {
     }
 }
 
-/// Turns `rows` × `columns` numbers, rows `TURN_LD` apart, to `columns` rows `ld` apart.
+/// Turns `rows` × `columns` numbers to `columns` × `rows`; both with the distance between their rows.
 #[inline(always)]
-fn turn<I: Transpose<R>, R: Real>(from: &[R], (rows, columns): (usize, usize), to: &mut [R], ld: usize) {
+fn turn<I: Transpose<R>, R: Real>(
+    (from, from_ld): (&[R], usize),
+    (rows, columns): (usize, usize),
+    (to, ld): (&mut [R], usize),
+) {
     let whole = |len: usize| len / I::N * I::N;
-    for i in (0..whole(rows)).step_by(I::N) {
-        for j in (0..whole(columns)).step_by(I::N) {
-            I::transpose(&from[i * TURN_LD + j..], TURN_LD, &mut to[j * ld + i..], ld);
+    for j in (0..whole(columns)).step_by(I::N) {
+        for i in (0..whole(rows)).step_by(I::N) {
+            I::transpose(&from[i * from_ld + j..], from_ld, &mut to[j * ld + i..], ld);
         }
     }
     for i in 0..rows {
         let done = if i < whole(rows) { whole(columns) } else { 0 };
         for j in done..columns {
-            to[j * ld + i] = from[i * TURN_LD + j];
+            to[j * ld + i] = from[i * from_ld + j];
         }
     }
 }

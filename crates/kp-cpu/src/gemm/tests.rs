@@ -119,7 +119,9 @@ fn expected(spec: &GemmSpec, operands: &Operands, (alpha, beta): (f32, f32)) -> 
                 .collect();
             for col in 0..cols {
                 let (g, u) = spec.epilogue.gate.sources(col, cols);
-                let mut y = crate::act::apply(spec.epilogue.act, x[g as usize]);
+                let mut y = [x[g as usize]];
+                crate::act::each(spec.epilogue.act, &mut y);
+                let [mut y] = y;
                 if spec.epilogue.gate != Gate::None {
                     y *= x[u as usize];
                 }

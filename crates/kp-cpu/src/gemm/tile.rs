@@ -13,6 +13,10 @@
 //! With four vectors of B, six rows of A and 24 sums, 32 registers are full and an AVX-512 step is 24 multiply-adds for
 //! ten loads. Twelve rows and two vectors are as many sums for 14 loads, and 6 % slower on a processor with two units
 //! (Ice Lake, from L1); eight rows and three vectors are as fast, but 48 columns divide few matrices.
+//!
+//! What counts is how few instructions there are to a multiply-add, since another program may have half of the core's: B is
+//! not asked for from L2, where the processor fetches it ahead by itself and four more instructions a step cost a tenth;
+//! numbers of A that the multiply-adds spread by themselves save instructions, but are as many loads, and lose a third.
 
 use crate::{
     numbers::Real,
@@ -40,24 +44,52 @@ pub(crate) struct Tile<R> {
     /// Whether sums are stored, rather than added to what is there.
     pub(crate) first: bool,
     /// What is wanted next.
-    pub(crate) ahead: Ahead<R>,
+    pub(crate) ahead: Ahead,
 }
 
-/// What a tile asks for while it computes, so that it is in L2 when its turn comes: the next [`LINES`] cache lines every
-/// [`GROUP`] steps of k. They may lie anywhere.
+/// Memory that is wanted next: `count` runs of `bytes` bytes, `step` bytes apart. It may lie anywhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) at: *const u8,
+    pub(crate) bytes: usize,
+    pub(crate) count: usize,
+    pub(crate) step: usize,
+}
+
+impl Wanted {
+    /// `bytes` bytes in a row.
+    pub(crate) fn row<T>(at: *const T, bytes: usize) -> Self {
+        Self { at: at.cast(), bytes: REQUEST, count: bytes / REQUEST, step: REQUEST }
+    }
+
+    /// What the `i`th tile of `k` steps asks for: some runs' next bytes.
+    pub(crate) fn part(self, i: usize, k: usize) -> Ahead {
+        let requests = (k / GROUP).max(1);
+        let each = self.count.div_ceil(requests).max(1);
+        let (across, first) = (i / each * REQUEST, i % each * requests);
+        if across >= self.bytes {
+            return Ahead::NONE;
+        }
+        Ahead { at: self.at.wrapping_add(first * self.step + across), step: self.step }
+    }
+}
+
+/// What a tile asks for while it computes, so that it is in L2 when its turn comes: [`REQUEST`] bytes every [`GROUP`] steps
+/// of k, `step` bytes apart.
 #[derive(Clone, Copy)]
-pub(crate) struct Ahead<R> {
-    pub(crate) at: *const R,
+pub(crate) struct Ahead {
+    at: *const u8,
+    step: usize,
 }
 
-impl<R> Ahead<R> {
+impl Ahead {
     /// Nothing.
-    pub(crate) const NONE: Self = Self { at: std::ptr::null() };
+    pub(crate) const NONE: Self = Self { at: std::ptr::null(), step: 0 };
 }
 
-/// Steps of k between two requests, and the lines of one.
-pub(crate) const GROUP: usize = 8;
-pub(crate) const LINES: usize = 2;
+/// Steps of k between two requests, and the bytes of one: two cache lines.
+const GROUP: usize = 8;
+const REQUEST: usize = 128;
 
 impl<R: Real> Tile<R> {
     /// Computes it.
@@ -112,18 +144,17 @@ impl<I: Vectors<R>, R: Real, const MR: usize, const NV: usize> Work for Rows<I, 
             let (mut a, mut b, mut wanted, asks) = (a, b, ahead.at, !ahead.at.is_null());
             for _ in 0..k / GROUP {
                 if asks {
-                    for _ in 0..LINES {
-                        prefetch::<L2, R>(wanted);
-                        wanted = wanted.wrapping_add(64 / size_of::<R>());
-                    }
+                    prefetch::<L2, u8>(wanted);
+                    prefetch::<L2, u8>(wanted.wrapping_add(REQUEST / 2));
+                    wanted = wanted.wrapping_add(ahead.step);
                 }
                 for _ in 0..GROUP {
-                    step::<I, R, MR, NV>(&mut sums, a, lda, b, ldb);
+                    step::<I, R, MR, NV>(&mut sums, a, lda, b);
                     (a, b) = (a.wrapping_add(1), b.wrapping_add(ldb));
                 }
             }
             for _ in 0..k % GROUP {
-                step::<I, R, MR, NV>(&mut sums, a, lda, b, ldb);
+                step::<I, R, MR, NV>(&mut sums, a, lda, b);
                 (a, b) = (a.wrapping_add(1), b.wrapping_add(ldb));
             }
             for (row, sums) in sums.iter().enumerate() {
@@ -147,13 +178,11 @@ unsafe fn step<I: Vectors<R>, R: Real, const MR: usize, const NV: usize>(
     a: *const R,
     lda: usize,
     b: *const R,
-    ldb: usize,
 ) {
     let mut of_b = [I::splat(R::ZERO); NV];
     for (j, of_b) in of_b.iter_mut().enumerate() {
         // SAFETY: passed on.
         *of_b = I::load(unsafe { slice::from_raw_parts(b.wrapping_add(j * I::N), I::N) });
-        prefetch::<L1, R>(b.wrapping_add(STEPS_AHEAD * ldb + j * I::N));
     }
     for (row, sums) in sums.iter_mut().enumerate() {
         // SAFETY: passed on.
@@ -163,9 +192,6 @@ unsafe fn step<I: Vectors<R>, R: Real, const MR: usize, const NV: usize>(
         }
     }
 }
-
-/// How many rows of B are asked for ahead of their use: as far as L2 is away, and more, for it may not be in L2 yet.
-const STEPS_AHEAD: usize = 16;
 
 /// Caches, as [`prefetch`] is told.
 const L1: i32 = 0;

@@ -14,18 +14,17 @@
 use super::{
     few::{
         byte_dots::{self, Column, Eight, Four, Lift, Rows, scaled, whole},
-        columns::{self, BREADTHS, BROAD, Dots, Few, HEIGHTS, MOST, NEAR, SUMS, Task},
-        dots::{SHARE, STEP},
+        columns::{self, BREADTHS, BROAD, Dots, Few, HEIGHTS, MOST, NEAR, Task},
+        dots::{SHARE, STEP, SUMS},
         lists,
     },
     product::{Item, Product, finishes_in_f64},
     side::Scaling,
 };
 use crate::{
+    act::Tail,
     kernel::{self, Disjoint},
-    memory::Number,
-    numbers::{self, Real},
-    threads,
+    numbers, threads,
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
@@ -230,7 +229,7 @@ impl<E> Codes<E> {
     }
 }
 
-impl<E: Real + Number> Dots for Codes<E> {
+impl<E: Tail> Dots for Codes<E> {
     type End = E;
 
     fn a_bytes(&self) -> usize {

@@ -3,6 +3,7 @@
 //! Every thread works on every group, since groups may differ in size by any factor. Limits: as `gemm`'s.
 
 use crate::{
+    act::Tail,
     gemm::{
         blocks::Blocks,
         finish::store_staged,
@@ -65,9 +66,7 @@ struct Grouped<F> {
     form: F,
 }
 
-impl<I: Transpose<R>, R: Real + Number, E: Real + Number, const NV: usize> Launch<GroupedGemm>
-    for Grouped<Form<I, R, E, NV>>
-{
+impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Launch<GroupedGemm> for Grouped<Form<I, R, E, NV>> {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GroupedGemmArgs<'_>) -> Result<()> {
         let Self { spec, form } = self;
         // SAFETY: the arguments were checked, says the caller.

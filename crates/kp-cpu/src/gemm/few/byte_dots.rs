@@ -8,13 +8,13 @@
 //! up until none is negative, by an *offset* that is taken off again: offset · sum of the row. Scales that change along
 //! k multiply the sums of a line, lane by lane.
 
-use super::dots::{SHARE, STEP, Steps};
+use super::dots::{Ends, SHARE, STEP, SUMS, add_lanes, ask, ends};
 use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_add_epi32, _mm512_and_si512,
     _mm512_broadcast_i32x4, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
     _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
-    _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi8, _mm512_setr_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_srli_epi16, _mm512_xor_si512,
+    _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setr_epi32, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_srli_epi16, _mm512_xor_si512,
 };
 
 /// Width of the column's codes.
@@ -93,14 +93,11 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize, const N: usize>(
     let a = &a.codes[..count * R * STEP];
     let mut totals = [[[_mm512_setzero_si512(); N]; C]; R];
     let lift = Lifting::new(lift);
-    let codes = columns.each_ref().map(|column| Steps::new(column.codes, T::LINES * 64, column.ahead));
+    let mut last = None;
     for s in 0..count {
+        let starts = starts::<T, C>(columns, s, &mut last);
         // SAFETY: a whole step of codes is there, and of each row.
         unsafe {
-            let mut starts = [std::ptr::null(); C];
-            for c in 0..C {
-                starts[c] = codes[c].at(s);
-            }
             let a = a.as_ptr().add(s * R * STEP);
             for line in 0..T::LINES {
                 let mut parts = [[_mm512_setzero_si512(); 2]; C];
@@ -147,13 +144,10 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const VARY: bool,
     let row_scales = if VARY { &a.scales[..lanes] } else { &[] };
     let mut totals = [[_mm512_setzero_ps(); C]; R];
     let lift = Lifting::new(lift);
-    let codes = columns.each_ref().map(|column| Steps::new(column.codes, T::LINES * 64, column.ahead));
+    let mut last = None;
     for s in 0..count {
         let share = s * STEP / SHARE..(s + 1) * STEP / SHARE;
-        let mut starts = [std::ptr::null(); C];
-        for c in 0..C {
-            starts[c] = codes[c].at(s);
-        }
+        let starts = starts::<T, C>(columns, s, &mut last);
         for line in 0..T::LINES {
             let mut parts = [[_mm512_setzero_si512(); 2]; C];
             let (mut scales, mut zeros) = ([_mm512_setzero_ps(); C], [_mm512_setzero_ps(); C]);
@@ -194,11 +188,13 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const VARY: bool,
             }
         }
     }
-    for (r, totals) in totals.iter().enumerate() {
-        for (c, &total) in totals.iter().enumerate() {
-            sums[c * R + r] += _mm512_reduce_add_ps(total);
+    let mut vectors = [_mm512_setzero_ps(); SUMS];
+    for r in 0..R {
+        for c in 0..C {
+            vectors[c * R + r] = totals[r][c];
         }
     }
+    add_lanes(&vectors, &mut sums[..R * C]);
 }
 
 /// `columns` and how many steps each has.
@@ -210,6 +206,29 @@ fn alike<'c, 'a, T: Width, const C: usize>(columns: &'c [Column<'a>]) -> (&'c [C
     let len = columns[0].codes.len();
     assert!(columns.iter().all(|column| column.codes.len() == len), "columns of one length");
     (columns, len.div_ceil(T::LINES * 64))
+}
+
+/// Where step `s` of each column lies, in `last` if columns end within it; asks for memory that is needed later.
+#[inline(always)]
+fn starts<T: Width, const C: usize>(columns: &[Column<'_>; C], s: usize, last: &mut Option<Ends<C>>) -> [*const u8; C] {
+    let bytes = T::LINES * 64;
+    let mut starts = [std::ptr::null(); C];
+    if (s + 1) * bytes <= columns[0].codes.len() {
+        for c in 0..C {
+            starts[c] = columns[c].codes[s * bytes..].as_ptr();
+            ask(starts[c].wrapping_add(columns[c].ahead), bytes);
+        }
+    } else {
+        let mut codes: [&[u8]; C] = [&[]; C];
+        for c in 0..C {
+            codes[c] = columns[c].codes;
+        }
+        let last = last.insert(ends(codes, s * bytes));
+        for c in 0..C {
+            starts[c] = last[c].as_ptr();
+        }
+    }
+    starts
 }
 
 /// A [`Lift`] in registers.

@@ -2,6 +2,7 @@
 //! column's sums with all rows are made in one pass over it, and finished while they are warm.
 
 use crate::{
+    act::Tail,
     gemm::{
         finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
         product::{self, Item, Product, Summing, Sums},
@@ -35,9 +36,6 @@ pub(crate) const BREADTHS: [usize; 4] = [8, 4, 4, 2];
 /// The most of them.
 pub(crate) const BROAD: usize = 8;
 
-/// The most sums of a loop.
-pub(crate) const SUMS: usize = 16;
-
 /// The place in [`HEIGHTS`] of the least that has room for `rows`.
 pub(crate) fn height(rows: usize) -> usize {
     HEIGHTS.iter().position(|&h| h >= rows).expect("few rows")
@@ -52,7 +50,7 @@ const AHEAD: usize = 512;
 /// A way to compute the sums.
 pub(crate) trait Dots: Send + Sync + 'static {
     /// What sums become.
-    type End: Real + Number;
+    type End: Tail;
 
     /// Bytes of A made ready, for as many rows as the problem has.
     fn a_bytes(&self) -> usize;

@@ -18,6 +18,7 @@ use super::{
     tile::{self, Rows, Segments, scaled, whole},
 };
 use crate::{
+    act::Tail,
     gemm::{
         few::{
             columns::{self, bytes_mut},
@@ -29,8 +30,8 @@ use crate::{
         vnni_few_rows::{lift, unit, varies},
     },
     kernel::{self, Disjoint, Output},
-    memory::{Number, cut, numbers_mut},
-    numbers::{self, Real},
+    memory::{cut, numbers_mut},
+    numbers,
     simd::run_widest,
     threads,
 };
@@ -87,7 +88,7 @@ struct Ready<'a> {
     scales: &'a [f32],
 }
 
-impl<E: Real + Number> Tiles<E> {
+impl<E: Tail> Tiles<E> {
     pub(crate) fn new(spec: &GemmSpec) -> Self {
         let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
         macro_rules! scaled {
@@ -464,7 +465,7 @@ struct Room<'w> {
     list: &'w mut [f32],
 }
 
-impl<E: Real + Number> Launch<Gemm> for Tiles<E> {
+impl<E: Tail> Launch<Gemm> for Tiles<E> {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
         let spec = &self.spec;
         // SAFETY: the arguments were checked, says the caller.
