@@ -13,7 +13,7 @@
 use super::{
     few::{
         columns::{self, BREADTHS, BROAD, Dots, Few, HEIGHTS, MOST, NEAR, Task},
-        dots::{self, Bf16, Bytes, Column, F16, F32, I8, Kind, Nibbles, STEP, SUMS, Table, U8, dots},
+        dots::{self, Bf16, Bytes, Code, Column, F16, F32, I8, Kind, Nibbles, STEP, SUMS, Table, U8, dots},
         lists,
     },
     product::{Item, Product, finishes_in_f64},
@@ -117,6 +117,11 @@ fn varies(spec: &GemmSpec) -> bool {
     format.has_zero() || format.scheme != Scheme::None && format.block().1 < spec.k
 }
 
+/// How many columns meet one row at once: as many as memory likes, unless registers are short.
+const fn one_row(kind: Kind) -> usize {
+    if matches!(kind, Kind::Nibbles) { 4 } else { BREADTHS[0] }
+}
+
 /// The loop for one height.
 type Loop = unsafe fn(&Table, &[f32], &[Column<'_>], &mut [f32]);
 
@@ -138,7 +143,7 @@ impl<E> Numbers<E> {
         macro_rules! loops {
             ($code:ty, $scaled:literal, $shifted:literal) => {
                 [
-                    dots::<$code, 1, 8, 1, $scaled, $shifted> as Loop,
+                    dots::<$code, 1, { one_row(<$code>::KIND) }, 1, $scaled, $shifted> as Loop,
                     dots::<$code, 2, 4, 1, $scaled, $shifted> as Loop,
                     dots::<$code, 4, 4, 1, $scaled, $shifted> as Loop,
                     dots::<$code, 8, 2, 1, $scaled, $shifted> as Loop,
@@ -252,8 +257,8 @@ impl<E: Tail> Dots for Numbers<E> {
             let a = &a[steps.start * rows * STEP..steps.end * rows * STEP];
             let shares = steps.len() * STEP / dots::SHARE;
             let ld_bytes = self.spec.b.dtype().bytes(self.spec.b.ld.into()) as usize;
-            let ahead = columns::ahead(BREADTHS[height], ld_bytes, inner.len() == k);
-            let breadth = BREADTHS[height];
+            let breadth = if rows == 1 { one_row(self.kind) } else { BREADTHS[height] };
+            let ahead = columns::ahead(breadth, ld_bytes, inner.len() == k);
             for o in columns.clone().step_by(breadth) {
                 let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
                 let lists = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));

@@ -47,6 +47,7 @@ const RUN: usize = LINE;
 /// they are packed: no multiple of a page, which would leave them few places in L1.
 const BLOCK_ROWS: usize = 144;
 const PACKED_LD: usize = RUN + 16;
+const PAGE: usize = 4096;
 
 /// Scratch of one item: what each thread has for itself.
 #[derive(Clone, Copy, Debug)]
@@ -113,9 +114,12 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
             return;
         }
         let finish = Finish { product, item, summing, panels, stage };
+        let b = product.b.numbers_in_panels(item.b, panels.width).filter(|_| panels.are_those_of_b());
+        // Rows whole pages apart share few places in L2, and columns that are packed need these.
+        let suits = |ld: usize| b.is_some() || !(ld * size_of::<R>()).is_multiple_of(PAGE);
         let whole = Whole::<R, E> {
-            a: product.a.numbers_in_rows(item.row_batch),
-            b: product.b.numbers_in_panels(item.b, panels.width).filter(|_| panels.are_those_of_b()),
+            a: product.a.numbers_in_rows(item.row_batch).filter(|&(_, ld)| suits(ld)),
+            b,
             d: finish.d_as_sums().map(|(d, ld)| (d.cast(), ld)).filter(|_| TypeId::of::<R>() == TypeId::of::<E>()),
             finish,
         };
@@ -269,11 +273,11 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
         let Chunk { whole, ref rows, ref panels, ld } = **chunk;
         let sums = sums.as_mut_ptr().cast::<R>();
         let (first, b, columns) = (run.start == 0, Self::panel(step, packed, p), whole.finish.panels.columns(p));
-        let mut row = some.start;
+        let (mut row, mut i, tiles) = (some.start, 0, some.len().div_ceil(ROWS));
         while row < some.end {
             let height = next_rows(some.end - row);
             let done = row - some.start;
-            let ahead = next.map_or(Ahead::NONE, |next| next.part(done / ROWS, run.len()));
+            let ahead = next.map_or(Ahead::NONE, |next| next.part(i, tiles, run.len()));
             let (k, a, lda, ldb) = (run.len(), a.wrapping_add(done * lda), *lda, Self::NR);
             let tile = Tile { rows: height, k, a, lda, b, ldb, c: sums, ldc: ld, first, ahead };
             // SAFETY: rows and columns are inside the chunk, whose sums hold whole panels.
@@ -300,7 +304,7 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
                     }
                 }
             }
-            row += height;
+            (row, i) = (row + height, i + 1);
         }
     }
 

@@ -59,37 +59,46 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// `bytes` bytes in a row.
     pub(crate) fn row<T>(at: *const T, bytes: usize) -> Self {
-        Self { at: at.cast(), bytes: REQUEST, count: bytes / REQUEST, step: REQUEST }
+        Self { at: at.cast(), bytes, count: 1, step: 0 }
     }
 
-    /// What the `i`th tile of `k` steps asks for: some runs' next bytes.
-    pub(crate) fn part(self, i: usize, k: usize) -> Ahead {
-        let requests = (k / GROUP).max(1);
-        let each = self.count.div_ceil(requests).max(1);
-        let (across, first) = (i / each * REQUEST, i % each * requests);
-        if across >= self.bytes {
-            return Ahead::NONE;
-        }
-        Ahead { at: self.at.wrapping_add(first * self.step + across), step: self.step }
+    /// What the `i`th of `tiles` tiles of `k` steps asks for: some runs' next bytes; more of them at a time, if tiles are few.
+    pub(crate) fn part(self, i: usize, tiles: usize, k: usize) -> Ahead {
+        let Self { at, bytes, count, step } = self;
+        let steps = (k / GROUP).max(1);
+        let width = LINE * (count * bytes).div_ceil(LINE).div_ceil(tiles * steps).max(LINES);
+        let (first, step) = if count == 1 {
+            (i * steps * width, width)
+        } else {
+            let each = count.div_ceil(steps);
+            let across = i / each * width;
+            if across >= bytes {
+                return Ahead::NONE;
+            }
+            (i % each * steps * step + across, step)
+        };
+        if count == 1 && first >= bytes { Ahead::NONE } else { Ahead { at: at.wrapping_add(first), step, width } }
     }
 }
 
-/// What a tile asks for while it computes, so that it is in L2 when its turn comes: [`REQUEST`] bytes every [`GROUP`] steps
-/// of k, `step` bytes apart.
+/// What a tile asks for while it computes, so that it is in L2 when its turn comes: `width` bytes every [`GROUP`] steps of k,
+/// `step` bytes apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     at: *const u8,
     step: usize,
+    width: usize,
 }
 
 impl Ahead {
     /// Nothing.
-    pub(crate) const NONE: Self = Self { at: std::ptr::null(), step: 0 };
+    pub(crate) const NONE: Self = Self { at: std::ptr::null(), step: 0, width: 0 };
 }
 
-/// Steps of k between two requests, and the bytes of one: two cache lines.
+/// Steps of k between two requests, the bytes of a cache line, and the least of them that is asked for at a time.
 const GROUP: usize = 8;
-const REQUEST: usize = 128;
+const LINE: usize = 64;
+const LINES: usize = 2;
 
 impl<R: Real> Tile<R> {
     /// Computes it.
@@ -141,13 +150,12 @@ impl<I: Vectors<R>, R: Real, const MR: usize, const NV: usize> Work for Rows<I, 
                     prefetch::<L1, R>(c.wrapping_add(row * ldc + j * I::N));
                 }
             }
-            let (mut a, mut b, mut wanted, asks) = (a, b, ahead.at, !ahead.at.is_null());
+            let (mut a, mut b, mut wanted) = (a, b, ahead.at);
             for _ in 0..k / GROUP {
-                if asks {
-                    prefetch::<L2, u8>(wanted);
-                    prefetch::<L2, u8>(wanted.wrapping_add(REQUEST / 2));
-                    wanted = wanted.wrapping_add(ahead.step);
+                for line in 0..ahead.width / LINE {
+                    prefetch::<L2, u8>(wanted.wrapping_add(line * LINE));
                 }
+                wanted = wanted.wrapping_add(ahead.step);
                 for _ in 0..GROUP {
                     step::<I, R, MR, NV>(&mut sums, a, lda, b);
                     (a, b) = (a.wrapping_add(1), b.wrapping_add(ldb));

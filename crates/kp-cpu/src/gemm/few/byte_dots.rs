@@ -259,8 +259,10 @@ impl Lifting {
         if T::BITS == 8 {
             return [_mm512_xor_si512(codes, self.flip); 2];
         }
+        // Not by `map`, which is compiled without the features: its closure would be called for every line.
         let low = _mm512_set1_epi8(15);
-        [codes, _mm512_srli_epi16::<4>(codes)].map(|c| _mm512_shuffle_epi8(self.table, _mm512_and_si512(c, low)))
+        let (even, odd) = (_mm512_and_si512(codes, low), _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low));
+        [_mm512_shuffle_epi8(self.table, even), _mm512_shuffle_epi8(self.table, odd)]
     }
 }
 

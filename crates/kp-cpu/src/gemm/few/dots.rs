@@ -122,7 +122,15 @@ pub(crate) fn dots<T: Code, const R: usize, const C: usize, const N: usize, cons
         assert!(!SHIFTED || zeros.len() * SHARE >= steps * STEP, "{} zero points for {steps} steps", zeros.len());
     }
     // SAFETY: each is 64 bytes.
-    let tables = unsafe { table.0.each_ref().map(|t| _mm512_loadu_si512(t.as_ptr().cast())) };
+    let tables = unsafe {
+        let at = table.0.as_ptr().cast::<__m512i>();
+        [
+            _mm512_loadu_si512(at),
+            _mm512_loadu_si512(at.add(1)),
+            _mm512_loadu_si512(at.add(2)),
+            _mm512_loadu_si512(at.add(3)),
+        ]
+    };
     let mut totals = [[[_mm512_setzero_ps(); N]; C]; R];
     let mut codes: [&[u8]; C] = [&[]; C];
     for c in 0..C {
