@@ -47,7 +47,6 @@ const RUN: usize = LINE;
 /// they are packed: no multiple of a page, which would leave them few places in L1.
 const BLOCK_ROWS: usize = 144;
 const PACKED_LD: usize = RUN + 16;
-const PAGE: usize = 4096;
 
 /// Scratch of one item: what each thread has for itself.
 #[derive(Clone, Copy, Debug)]
@@ -114,12 +113,9 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
             return;
         }
         let finish = Finish { product, item, summing, panels, stage };
-        let b = product.b.numbers_in_panels(item.b, panels.width).filter(|_| panels.are_those_of_b());
-        // Rows whole pages apart share few places in L2, and columns that are packed need these.
-        let suits = |ld: usize| b.is_some() || !(ld * size_of::<R>()).is_multiple_of(PAGE);
         let whole = Whole::<R, E> {
-            a: product.a.numbers_in_rows(item.row_batch).filter(|&(_, ld)| suits(ld)),
-            b,
+            a: product.a.numbers_in_rows(item.row_batch),
+            b: product.b.numbers_in_panels(item.b, panels.width).filter(|_| panels.are_those_of_b()),
             d: finish.d_as_sums().map(|(d, ld)| (d.cast(), ld)).filter(|_| TypeId::of::<R>() == TypeId::of::<E>()),
             finish,
         };

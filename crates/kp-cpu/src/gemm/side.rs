@@ -68,6 +68,16 @@ impl Side<'_> {
         }
     }
 
+    /// Whether outer rows `outer` lie next to each other: as [`Self::outer_is_contiguous`] says, or within one panel.
+    fn lie_across(&self, outer: &Range<usize>) -> bool {
+        match self.matrix.order {
+            Order::Panel { width, depth: 1 } if !outer.is_empty() => {
+                outer.start / usize::from(width) == (outer.end - 1) / usize::from(width)
+            }
+            _ => self.outer_is_contiguous(),
+        }
+    }
+
     /// The numbers of `batch` where they lie, with the distance between outer rows, if outer rows are runs of `R`.
     pub(crate) fn numbers_in_rows<R: Real + Number>(&self, batch: usize) -> Option<(&[R], usize)> {
         let lies = self.inner_is_contiguous() && self.meta.is_none() && self.inner > 0;
@@ -91,7 +101,11 @@ impl Side<'_> {
     /// Where the codes of outer rows `outer` and inner elements `inner` lie, if in runs.
     pub(crate) fn wanted(&self, batch: usize, outer: &Range<usize>, inner: &Range<usize>) -> Option<Wanted> {
         let dtype = self.matrix.dtype();
-        let (run, count) = match (self.inner_is_contiguous(), self.outer_is_contiguous()) {
+        let ld = match self.matrix.order {
+            Order::Panel { width, .. } => width.into(),
+            _ => self.matrix.ld as usize,
+        };
+        let (run, count) = match (self.inner_is_contiguous(), self.lie_across(outer)) {
             _ if self.meta.is_some() => return None,
             (true, _) => (inner.len(), outer.len()),
             (_, true) => (outer.len(), inner.len()),
@@ -99,7 +113,7 @@ impl Side<'_> {
         };
         let bytes = |elements: usize| dtype.bytes(elements as u64) as usize;
         let at = self.codes.as_ptr().wrapping_add(bytes(self.place(batch, outer.start, inner.start)));
-        Some(Wanted { at, bytes: bytes(run), count, step: bytes(self.matrix.ld as usize) })
+        Some(Wanted { at, bytes: bytes(run), count, step: bytes(ld) })
     }
 
     /// Unpacks outer rows `outer`, at most `width`, and inner elements `inner` to `out[i][o]`; rows that are missing
@@ -121,7 +135,7 @@ impl Side<'_> {
         if rows < width {
             out.fill(R::ZERO);
         }
-        if self.outer_is_contiguous() {
+        if self.lie_across(&outer) {
             self.lines_across(batch, outer.clone(), inner.clone(), width, out);
             if self.meta.is_none() && self.matrix.format.scheme != Scheme::None {
                 self.scale_columns(batch, outer, inner, width, scaling, out);

@@ -196,8 +196,8 @@ pub(crate) fn dots<T: Code, const R: usize, const C: usize, const N: usize, cons
     for r in 0..R {
         for c in 0..C {
             vectors[c * R + r] = totals[r][c][0];
-            for n in 1..N {
-                vectors[c * R + r] = _mm512_add_ps(vectors[c * R + r], totals[r][c][n]);
+            for &more in &totals[r][c][1..] {
+                vectors[c * R + r] = _mm512_add_ps(vectors[c * R + r], more);
             }
         }
     }

@@ -7,10 +7,11 @@ use kp_hal::{
     op::{Matrix, ScaleLayout},
 };
 use std::arch::x86_64::{
-    _mm_cmpge_epu8_mask, _mm_loadu_si128, _mm_set1_epi8, _mm256_cvtepu8_epi16, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_slli_epi16, _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cmpeq_epi32_mask, _mm512_cvtepu8_epi32,
-    _mm512_cvtph_ps, _mm512_mask_mov_ps, _mm512_mask_or_epi32, _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_testn_epi32_mask,
+    _MM_HINT_T0, _mm_cmpge_epu8_mask, _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm256_cvtepu8_epi16,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_slli_epi16, _mm512_castps256_ps512, _mm512_castsi512_ps,
+    _mm512_cmpeq_epi32_mask, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_mask_mov_ps, _mm512_mask_or_epi32,
+    _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi32,
+    _mm512_storeu_ps, _mm512_testn_epi32_mask,
 };
 
 /// Whether lists can tell the scales of `matrix`, of `inner` elements a row, that change along them.
@@ -76,11 +77,20 @@ unsafe fn list(
     }
 }
 
+/// How far ahead lists are asked for, in bytes: some columns' worth.
+const AHEAD: usize = 2048;
+
 /// Element `start` of `src` and those after it.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn read(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
     let (vectors, rest) = out.as_chunks_mut::<16>();
     let done = 16 * vectors.len();
+    // What some other column will read soon.
+    let bytes = dtype.bytes(start as u64) as usize..dtype.bytes((start + done) as u64) as usize;
+    for at in bytes.step_by(64) {
+        // SAFETY: nothing is read; an address that is none is ignored.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(src.as_ptr().wrapping_add(at + AHEAD).cast()) };
+    }
     match dtype {
         DType::F16 => {
             let src = &src[2 * start..2 * (start + done)];
