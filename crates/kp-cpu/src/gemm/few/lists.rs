@@ -88,8 +88,7 @@ fn read(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
     // What some other column will read soon.
     let bytes = dtype.bytes(start as u64) as usize..dtype.bytes((start + done) as u64) as usize;
     for at in bytes.step_by(64) {
-        // SAFETY: nothing is read; an address that is none is ignored.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(src.as_ptr().wrapping_add(at + AHEAD).cast()) };
+        _mm_prefetch::<_MM_HINT_T0>(src.as_ptr().wrapping_add(at + AHEAD).cast());
     }
     match dtype {
         DType::F16 => {
