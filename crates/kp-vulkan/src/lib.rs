@@ -26,6 +26,7 @@
 //! ```
 
 mod activation;
+mod attention;
 mod caps;
 mod cast;
 mod commands;
@@ -65,6 +66,7 @@ pub static BACKEND: &dyn Backend = &device::Vulkan;
 /// Every kernel, best first within an op.
 pub static KERNELS: Kernels = Kernels {
     activation: activation::LIST,
+    attention: attention::LIST,
     cast: cast::LIST,
     dequantize: dequantize::LIST,
     gather: gather::LIST,

@@ -82,7 +82,6 @@ impl VulkanQueue {
     ///
     /// # Panics
     /// If none was reserved, which `Plan::launch` does.
-    #[expect(dead_code, reason = "no kernel has scratch yet")]
     pub(crate) fn scratch_addr(&mut self) -> u64 {
         if let Some(recording) = &mut self.recording {
             recording.uses_scratch = true;

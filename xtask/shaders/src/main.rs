@@ -122,12 +122,18 @@ fn sources(kernels: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Compiles one source to SPIR-V 1.5, which every driver of Vulkan 1.2 takes.
+/// Compiles one source to SPIR-V 1.5, which every driver of Vulkan 1.2 takes; to 1.6 where an extension's functions are no part of
+/// less, since drivers that have it are of Vulkan 1.3.
 fn compiled(text: &str) -> Result<Vec<u32>> {
     let compiler = Compiler::acquire().context("glslang does not start")?;
+    let (version, spirv_version) = if text.contains("GL_NV_cooperative_matrix2") {
+        (VulkanVersion::Vulkan1_3, SpirvVersion::SPIRV1_6)
+    } else {
+        (VulkanVersion::Vulkan1_2, SpirvVersion::SPIRV1_5)
+    };
     let options = CompilerOptions {
         source_language: SourceLanguage::GLSL,
-        target: Target::Vulkan { version: VulkanVersion::Vulkan1_2, spirv_version: SpirvVersion::SPIRV1_5 },
+        target: Target::Vulkan { version, spirv_version },
         version_profile: None,
         messages: ShaderMessage::DEFAULT,
     };

@@ -1,0 +1,14 @@
+//! Attention, forward.
+//!
+//! ```text
+//! simt.rs     every type, layout and mask, on any device
+//! form.rs     what a problem is to the shaders, and launches of one step or two
+//! ```
+
+mod form;
+mod simt;
+
+use kp_hal::{KernelList, op::Attention};
+
+/// Best first.
+pub(crate) const LIST: KernelList<Attention> = &[&simt::Simt];
