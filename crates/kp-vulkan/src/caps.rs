@@ -1,6 +1,9 @@
 //! What a driver says of a device → `Caps`. A pure function: tested with facts written down, for hardware that is not here.
 
-use kp_hal::{Caps, DType, DTypes, DeviceKind, PciAddress, Rates, caps::MmaShape};
+use kp_hal::{
+    Caps, DType, DTypes, DeviceKind, PciAddress, Rates,
+    caps::{MmaScope, MmaShape},
+};
 
 use DType::{Bf16, F16, I8, U8};
 
@@ -54,6 +57,7 @@ pub(crate) struct Can {
     pub(crate) dot8: bool,
     pub(crate) coopmat: bool,
     pub(crate) bf16_coopmat: bool,
+    /// Reductions over a matrix of a subgroup, functions of each element by its place, sums as operands.
     pub(crate) coopmat2: bool,
     /// A pipeline may name its subgroup's size, of those between smallest and largest.
     pub(crate) subgroup_size: bool,
@@ -64,6 +68,8 @@ pub(crate) struct Can {
 pub(crate) const COOPMAT: &str = "coopmat";
 /// The same of bf16.
 pub(crate) const COOPMAT_BF16: &str = "coopmat-bf16";
+/// What `VK_NV_cooperative_matrix2` adds to matrices of subgroups.
+pub(crate) const COOPMAT_2: &str = "coopmat2";
 
 /// Capabilities of a device.
 pub(crate) fn of(facts: &Facts) -> Caps {
@@ -83,7 +89,7 @@ pub(crate) fn of(facts: &Facts) -> Caps {
         (can.dot8, "dot8"),
         (can.coopmat, COOPMAT),
         (can.bf16_coopmat, COOPMAT_BF16),
-        (can.coopmat2, "coopmat2"),
+        (can.coopmat2, COOPMAT_2),
         (can.subgroup_size, "subgroup-size"),
     ];
     caps.set_features(named.into_iter().filter_map(|(has, name)| has.then_some(name)));
@@ -98,6 +104,16 @@ pub(crate) fn of(facts: &Facts) -> Caps {
     (caps.rates, caps.bytes_per_s) = guess(kind, &caps);
     caps.launch_ns = 6_000;
     caps
+}
+
+/// The shape of subgroups' matrices to use for products of `dtype` with sums of f32: of those listed the largest, of two as large the one that the driver lists first.
+pub(crate) fn mma_shape(caps: &Caps, dtype: DType) -> Option<&MmaShape> {
+    let fits = |one: &&MmaShape| {
+        one.scope == MmaScope::Subgroup
+            && (one.a, one.b, one.d) == (dtype, dtype, DType::F32)
+            && one.n.is_multiple_of(2)
+    };
+    caps.mma_shapes.iter().rev().filter(fits).max_by_key(|one| one.m * one.n * one.k)
 }
 
 /// Peaks that no Vulkan driver tells: orders of magnitude by kind, for estimates that are only compared with one another.
@@ -119,7 +135,6 @@ fn guess(kind: DeviceKind, caps: &Caps) -> (Rates, f64) {
 mod tests {
     use super::*;
     use DType::F32;
-    use kp_hal::caps::MmaScope;
 
     fn discrete() -> Facts {
         let shape = MmaShape { m: 16, n: 16, k: 16, a: F16, b: F16, d: F32, scope: MmaScope::Subgroup };

@@ -69,7 +69,7 @@ fn run(cli: &Cli) -> Result<bool> {
                 }
             }
             if let Some(validator) = &cli.validator {
-                let status = Command::new(validator).args(["--target-env", "vulkan1.2"]).arg(&file).status();
+                let status = Command::new(validator).args(["--target-env", "vulkan1.3"]).arg(&file).status();
                 if !status.with_context(|| format!("cannot run {}", validator.display()))?.success() {
                     bail!("{name} is not valid");
                 }

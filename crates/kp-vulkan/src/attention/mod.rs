@@ -1,14 +1,16 @@
 //! Attention, forward.
 //!
 //! ```text
+//! coopmat.rs  16-bit floats on the matrix unit
 //! simt.rs     every type, layout and mask, on any device
 //! form.rs     what a problem is to the shaders, and launches of one step or two
 //! ```
 
+mod coopmat;
 mod form;
 mod simt;
 
 use kp_hal::{KernelList, op::Attention};
 
 /// Best first.
-pub(crate) const LIST: KernelList<Attention> = &[&simt::Simt];
+pub(crate) const LIST: KernelList<Attention> = &[&coopmat::Coopmat, &simt::Simt];

@@ -157,7 +157,10 @@ fn see(loader: &Loader, raw: vk::PhysicalDevice) -> Result<Seen, Status> {
         dot8: dot.shader_integer_dot_product != 0,
         coopmat: can_coopmat,
         bf16_coopmat: can_coopmat && bf16.shader_bfloat16_cooperative_matrix != 0,
-        coopmat2: can_coopmat && coopmat2.workgroup_scope != 0 && coopmat2.tensor_addressing != 0,
+        coopmat2: can_coopmat
+            && coopmat2.reductions != 0
+            && coopmat2.conversions != 0
+            && coopmat2.per_element_operations != 0,
         subgroup_size: control.subgroup_size_control != 0
             && sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE),
         memory_budget: offers(ash::ext::memory_budget::NAME),
@@ -204,6 +207,7 @@ fn see(loader: &Loader, raw: vk::PhysicalDevice) -> Result<Seen, Status> {
     };
     let wanted = [
         (can.coopmat, khr::cooperative_matrix::NAME),
+        (can.coopmat2, newer::COOPERATIVE_MATRIX_2),
         (can.bf16, newer::BFLOAT16),
         (can.memory_budget, ash::ext::memory_budget::NAME),
         (can.subgroup_size && offers(ash::ext::subgroup_size_control::NAME), ash::ext::subgroup_size_control::NAME),

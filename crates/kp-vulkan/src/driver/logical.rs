@@ -2,7 +2,7 @@
 
 use super::{
     Loader, Seen,
-    newer::Bfloat16Features,
+    newer::{Bfloat16Features, CooperativeMatrix2Features},
     status::{Status, checked},
 };
 use ash::vk;
@@ -55,6 +55,8 @@ impl Logical {
         let mut bf16 = Bfloat16Features::default();
         bf16.shader_bfloat16_type = can.bf16.into();
         bf16.shader_bfloat16_cooperative_matrix = can.bf16_coopmat.into();
+        let mut coopmat2 = CooperativeMatrix2Features::default();
+        (coopmat2.reductions, coopmat2.conversions, coopmat2.per_element_operations) = (vk::TRUE, vk::TRUE, vk::TRUE);
         let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
             .enabled_extension_names(&names)
@@ -69,6 +71,9 @@ impl Logical {
         }
         if can.coopmat {
             info = info.push_next(&mut coopmat);
+        }
+        if can.coopmat2 {
+            info = info.push_next(&mut coopmat2);
         }
         if can.bf16 {
             info = info.push_next(&mut bf16);

@@ -77,3 +77,5 @@ impl Default for CooperativeMatrix2Features<'_> {
 
 // SAFETY: the registry lists the structure as extending it.
 unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for CooperativeMatrix2Features<'_> {}
+// SAFETY: as above.
+unsafe impl vk::ExtendsDeviceCreateInfo for CooperativeMatrix2Features<'_> {}

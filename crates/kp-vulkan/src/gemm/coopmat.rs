@@ -6,12 +6,12 @@
 
 use super::form::{Main, plain, product};
 use crate::{
-    caps::{COOPMAT, COOPMAT_BF16},
+    caps::{COOPMAT, COOPMAT_BF16, mma_shape},
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, DType, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    caps::{MmaScope, MmaShape},
+    caps::MmaShape,
     op::{Gate, Gemm, GemmProblem, Matrix, Order, Spec},
     source_hash,
 };
@@ -66,16 +66,6 @@ impl Tile {
     }
 }
 
-/// The shape to use for `dtype`: of those listed the largest, of two as large the one that the driver lists first.
-fn shape(caps: &Caps, dtype: DType) -> Option<&MmaShape> {
-    let fits = |one: &&MmaShape| {
-        one.scope == MmaScope::Subgroup
-            && (one.a, one.b, one.d) == (dtype, dtype, DType::F32)
-            && one.n.is_multiple_of(2)
-    };
-    caps.mma_shapes.iter().rev().filter(fits).max_by_key(|one| one.m * one.n * one.k)
-}
-
 /// Whether eight elements can be loaded at once: lines and matrices start on 16 bytes.
 fn runs(matrix: &Matrix, batch: u32, align: u32) -> bool {
     let whole = matrix.ld.is_multiple_of(8) && (batch == 1 || matrix.stride.is_multiple_of(8));
@@ -100,7 +90,7 @@ impl Kernel<Gemm> for Coopmat {
         if p.b.dtype() != p.a.dtype() {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }
-        let mma = shape(caps, p.a.dtype()).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
+        let mma = mma_shape(caps, p.a.dtype()).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
         plain(p.spec())?;
         let have = caps.shared_bytes.into();
         let never = Unsupported::SharedMemory { need: TILES[3].shared_bytes(mma).into(), have };
@@ -120,7 +110,7 @@ impl Kernel<Gemm> for Coopmat {
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         let (caps, tile) = (device.caps(), &TILES[usize::from(variant.0)]);
-        let mma = shape(caps, p.a.dtype()).expect("supported, so there is a shape");
+        let mma = mma_shape(caps, p.a.dtype()).expect("supported, so there is a shape");
         let ((rows, cols, depth), (down, across)) = (tile.shape, tile.subgroups);
         let align = p.align().bytes();
         // Halves of B's columns alternate, so that eight of them are not neighbours.
@@ -142,6 +132,7 @@ impl Kernel<Gemm> for Coopmat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kp_hal::caps::MmaScope;
 
     fn problem(types: &str) -> GemmProblem {
         format!("gemm 1x256x256x256 {types}").parse().expect("a problem")

@@ -1,0 +1,339 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_NV_cooperative_matrix2 : require
+#ifdef OF_BF16
+#extension GL_EXT_bfloat16 : require
+#define ELEMENT bfloat16_t
+#else
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#define ELEMENT float16_t
+#endif
+// also bf16: OF_BF16=1
+
+// O = softmax(scale · Q·Kᵀ + mask) · V of 16-bit floats on the matrix unit, block of keys by block.
+//
+//          BK keys          A group has SUBGROUPS · DEEP · M rows, each subgroup DEEP · M of them, with its queries and its part of
+//         ┌──────┐          O in registers. All of them read a block of keys and values from shared memory, while the next one is
+//  DEEP·M │  0   │          on its way. Scores stay in registers too: what VK_NV_cooperative_matrix2 adds to matrices of
+//         ├──────┤          subgroups finds the greatest of a row, says which element is where, and makes of what a product was
+//         │  1   │          summed in what the next one reads.
+//         └──────┘
+//
+// Weights are rounded to ELEMENT before they multiply V; their sum is of what they were. A row's bits depend on nothing but the
+// row, unless its keys are split among groups.
+// Limits: Q, K and V of the type that ELEMENT is, without scales; dimensions that are multiples of N; shapes that the driver lists,
+// N being K.
+
+#include "attention/glsl/problem.glsl"
+#include "attention/glsl/mask.glsl"
+#include "attention/glsl/finish.glsl"
+
+layout(constant_id = 32) const uint SUBGROUPS = 4u;
+layout(constant_id = 33) const uint DEEP = 1u;
+layout(constant_id = 34) const uint BK = 64u;
+layout(constant_id = 35) const uint M = 16u;
+layout(constant_id = 36) const uint N = 16u;
+layout(local_size_x_id = 37) in;
+layout(constant_id = 37) const uint THREADS = 128u;
+// Whether every head of a token starts on 16 bytes.
+layout(constant_id = 38) const uint RUNS = 0u;
+
+const uint BQ = SUBGROUPS * DEEP * M;
+// Matrices of a row of them.
+const uint QK_STEPS = QK_DIM / N;
+const uint KEYS = BK / N;
+const uint COLS = V_DIM / N;
+// Lines of shared memory in pieces of 16 bytes, one more than they hold, so that neighbouring ones start in other banks.
+const uint K_PIECES = QK_DIM / 8u;
+const uint V_PIECES = V_DIM / 8u;
+const uint K_LINE = K_PIECES + 1u;
+const uint V_LINE = V_PIECES + 1u;
+const uint V_PART = BK * K_LINE;
+// The queries stand there before the first block.
+const uint BLOCK = V_PART + BK * V_LINE;
+const uint TILE = BLOCK > BQ * K_LINE ? BLOCK : BQ * K_LINE;
+// Pieces that a thread brings of a block.
+const uint K_TURNS = (BK * K_PIECES + THREADS - 1u) / THREADS;
+const uint V_TURNS = (BK * V_PIECES + THREADS - 1u) / THREADS;
+
+shared uvec4 tile[TILE];
+shared float out_tile[SUBGROUPS * M * N];
+// The greatest score of each row and its sum.
+shared float of_rows[2u * BQ];
+
+#define SUMS coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+
+const float LOG2_E = 1.44269504;
+
+float most_of(const in float x, const in float y) {
+    return max(x, y);
+}
+
+float sum_of(const in float x, const in float y) {
+    return x + y;
+}
+
+// The sequence and head at work, for the function that sees one element.
+Sequence at_work;
+uint head_at_work;
+
+// `score` of element (`row`, `col`) of a matrix whose first is row `row_0` and key `key_0`.
+float element_score(const in uint row, const in uint col, const in float x, const in uint row_0, const in uint key_0) {
+    const uint head = head_at_work * GROUP + (row_0 + row) % GROUP;
+    return score(x, at_work, row_0 + row, key_0 + col, head);
+}
+
+// Eight numbers from `place`.
+uvec4 eight(uint64_t base, uint64_t place) {
+    if (RUNS != 0u) {
+        return Quad(base + 2ul * place).v;
+    }
+    uvec4 piece = uvec4(0u);
+    for (uint i = 0u; i < 8u; i++) {
+        piece[i / 2u] |= uint(Half(base + 2ul * (place + i)).v) << 16u * (i % 2u);
+    }
+    return piece;
+}
+
+uvec4 key_piece(Sequence s, uint kv_head, uint key, uint piece) {
+    if (key >= s.keys) {
+        return uvec4(0u);
+    }
+    return eight(k, token_place(key_token(s, key), kv_head, KV_HEADS, QK_DIM, K_LD) + piece * 8u);
+}
+
+uvec4 value_piece(Sequence s, uint kv_head, uint key, uint piece) {
+    if (key >= s.keys) {
+        return uvec4(0u);
+    }
+    return eight(v, token_place(key_token(s, key), kv_head, KV_HEADS, V_DIM, V_LD) + piece * 8u);
+}
+
+// Whether all rows of the tile see all keys of a block, and scores are nothing but products.
+bool is_plain(Sequence s, uint row_0, uint row_1, uint key_0) {
+    if (SOFTCAP != 0.0 || (FLAGS & HAS_SLOPES) != 0u || key_0 + BK > s.keys) {
+        return false;
+    }
+    const int ahead = int(s.keys) - int(s.queries);
+    const int first = int(row_0 / GROUP) + ahead;
+    const int last = int(row_1 / GROUP) + ahead;
+    const int end = int(key_0 + BK) - 1;
+    switch (MASK) {
+        case MASK_FULL: return true;
+        case MASK_CAUSAL: return end <= first;
+        case MASK_WINDOW: return int64_t(last) - int64_t(MASK_A) <= int64_t(key_0) && int64_t(end) <= int64_t(first) + int64_t(MASK_B);
+        case MASK_PREFIX: return end <= first || uint(end) < MASK_A;
+        default: return false;
+    }
+}
+
+// Stores a number of a row.
+void store_result(Sequence s, uint kv_head, uint row, uint split, uint col, float x) {
+    if (row >= s.queries * GROUP) {
+        return;
+    }
+    if (splits > 1u) {
+        store_part(part_place(s.number, kv_head, row, split), col, x);
+        return;
+    }
+    const uint head = kv_head * GROUP + row % GROUP;
+    const uvec3 token = query_token(s, row / GROUP);
+    store_number(o, token_place(token, head, Q_HEADS, V_DIM, O_LD) + col, O_TYPE, x);
+}
+
+// Finishes a row's sum: what multiplies its numbers.
+float finish_row(Sequence s, uint kv_head, uint row, uint split, float most, float total) {
+    if (row >= s.queries * GROUP) {
+        return 0.0;
+    }
+    if (splits > 1u) {
+        const uint64_t part = part_place(s.number, kv_head, row, split);
+        store_part(part, V_DIM, most);
+        store_part(part, V_DIM + 1u, total);
+        return 1.0;
+    }
+    const uint head = kv_head * GROUP + row % GROUP;
+    float greatest = most;
+    const float all = with_sink(head, greatest, total);
+    store_lse(query_token(s, row / GROUP), head, greatest, all);
+    return all == 0.0 ? 0.0 : (most == greatest ? 1.0 : exp_of(most - greatest)) / all;
+}
+
+void main() {
+    const uint thread = gl_LocalInvocationIndex;
+    const uint lanes = THREADS / SUBGROUPS;
+    const float nothing = -uintBitsToFloat(INFINITE);
+    const uint own_row = gl_SubgroupID * DEEP * M;
+    const uint tiles = (q_len * GROUP + BQ - 1u) / BQ;
+    const uint items = batch * KV_HEADS * tiles * splits;
+    for (uint item = gl_WorkGroupID.x; item < items; item += gl_NumWorkGroups.x) {
+        const uint split = item % splits;
+        // The last rows first: under a causal mask they have most to do.
+        const uint row_0 = (tiles - 1u - item / splits % tiles) * BQ;
+        const uint kv_head = item / splits / tiles % KV_HEADS;
+        const Sequence s = sequence(item / splits / tiles / KV_HEADS);
+        if (row_0 >= s.queries * GROUP) {
+            continue;
+        }
+        at_work = s;
+        head_at_work = kv_head;
+        const uint row_1 = min(row_0 + BQ, s.queries * GROUP) - 1u;
+        const uvec2 sight = in_sight(s, row_0 / GROUP, row_1 / GROUP);
+        const uint per_split = ((s.keys + BK - 1u) / BK + splits - 1u) / splits * BK;
+        const uint first = max(sight.x / BK * BK, split * per_split);
+        const uint last = min(sight.y, split * per_split + per_split);
+
+        for (uint e = thread; e < BQ * K_PIECES; e += THREADS) {
+            const uint row = row_0 + e / K_PIECES;
+            uvec4 piece = uvec4(0u);
+            if (row <= row_1) {
+                const uint64_t place = token_place(query_token(s, row / GROUP), kv_head * GROUP + row % GROUP, Q_HEADS, QK_DIM, Q_LD);
+                piece = eight(q, place + e % K_PIECES * 8u);
+            }
+            tile[e / K_PIECES * K_LINE + e % K_PIECES] = piece;
+        }
+        barrier();
+        coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA> queries[DEEP * QK_STEPS];
+        [[unroll]] for (uint i = 0u; i < DEEP * QK_STEPS; i++) {
+            const uint row = own_row + i / QK_STEPS * M;
+            coopMatLoad(queries[i], tile, row * K_LINE + i % QK_STEPS * (N / 8u), K_LINE, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        SUMS results[DEEP * COLS];
+        SUMS greatest[DEEP];
+        SUMS totals[DEEP];
+        [[unroll]] for (uint i = 0u; i < DEEP * COLS; i++) {
+            results[i] = SUMS(0.0);
+        }
+        [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+            greatest[i] = SUMS(nothing);
+            totals[i] = SUMS(0.0);
+        }
+        uvec4 next_keys[K_TURNS];
+        uvec4 next_values[V_TURNS];
+        for (uint key_0 = first; key_0 < last + BK; key_0 += BK) {
+            // The first turn brings the first block, and each of the others uses one that is there and brings the next.
+            const bool starts = key_0 == first;
+            if (!starts) {
+                [[unroll]] for (uint i = 0u; i < K_TURNS; i++) {
+                    const uint e = thread + i * THREADS;
+                    if (BK * K_PIECES % THREADS == 0u || e < BK * K_PIECES) {
+                        tile[e / K_PIECES * K_LINE + e % K_PIECES] = next_keys[i];
+                    }
+                }
+                [[unroll]] for (uint i = 0u; i < V_TURNS; i++) {
+                    const uint e = thread + i * THREADS;
+                    if (BK * V_PIECES % THREADS == 0u || e < BK * V_PIECES) {
+                        tile[V_PART + e / V_PIECES * V_LINE + e % V_PIECES] = next_values[i];
+                    }
+                }
+                barrier();
+            }
+            if (key_0 < last) {
+                [[unroll]] for (uint i = 0u; i < K_TURNS; i++) {
+                    const uint e = thread + i * THREADS;
+                    next_keys[i] = key_piece(s, kv_head, key_0 + e / K_PIECES, e % K_PIECES);
+                }
+                [[unroll]] for (uint i = 0u; i < V_TURNS; i++) {
+                    const uint e = thread + i * THREADS;
+                    next_values[i] = value_piece(s, kv_head, key_0 + e / V_PIECES, e % V_PIECES);
+                }
+            }
+            if (!starts) {
+                const uint block = key_0 - BK;
+                const bool plain = is_plain(s, row_0, row_1, block);
+                SUMS scores[DEEP * KEYS];
+                [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+                        scores[i * KEYS + j] = SUMS(0.0);
+                    }
+                    [[unroll]] for (uint d = 0u; d < QK_STEPS; d++) {
+                        coopmat<ELEMENT, gl_ScopeSubgroup, N, N, gl_MatrixUseB> keys;
+                        coopMatLoad(keys, tile, j * N * K_LINE + d * (N / 8u), K_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+                        [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+                            scores[i * KEYS + j] = coopMatMulAdd(queries[i * QK_STEPS + d], keys, scores[i * KEYS + j]);
+                        }
+                    }
+                }
+                coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA> weights[DEEP * KEYS];
+                [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+                    SUMS most = greatest[i];
+                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                        if (plain) {
+                            scores[i * KEYS + j] *= SCALE;
+                        } else {
+                            coopMatPerElementNV(scores[i * KEYS + j], scores[i * KEYS + j], element_score, row_0 + own_row + i * M, block + j * N);
+                        }
+                        [[unroll]] for (uint e = 0u; e < most.length(); e++) {
+                            most[e] = max(most[e], scores[i * KEYS + j][e]);
+                        }
+                    }
+                    coopMatReduceNV(most, most, gl_CooperativeMatrixReduceRowNV, most_of);
+                    SUMS kept;
+                    [[unroll]] for (uint e = 0u; e < most.length(); e++) {
+                        // Where nothing is seen yet, -infinity less itself would be NaN.
+                        const float against = most[e] == nothing ? 0.0 : most[e] * LOG2_E;
+                        kept[e] = exp2(greatest[i][e] * LOG2_E - against);
+                        float total = totals[i][e] * kept[e];
+                        [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                            const float weight = exp2(scores[i * KEYS + j][e] * LOG2_E - against);
+                            total += weight;
+                            scores[i * KEYS + j][e] = weight;
+                        }
+                        totals[i][e] = total;
+                    }
+                    greatest[i] = most;
+                    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+                        results[i * COLS + c] *= kept;
+                    }
+                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                        weights[i * KEYS + j] = coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA>(scores[i * KEYS + j]);
+                    }
+                }
+                [[unroll]] for (uint c = 0u; c < COLS; c++) {
+                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                        coopmat<ELEMENT, gl_ScopeSubgroup, N, N, gl_MatrixUseB> values;
+                        coopMatLoad(values, tile, V_PART + j * N * V_LINE + c * (N / 8u), V_LINE, gl_CooperativeMatrixLayoutRowMajor);
+                        [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+                            results[i * COLS + c] = coopMatMulAdd(weights[i * KEYS + j], values, results[i * COLS + c]);
+                        }
+                    }
+                }
+            }
+            // Nobody writes the next block, or the next queries' tile, before everybody has read this one.
+            barrier();
+        }
+
+        const uint own = gl_SubgroupID * M * N;
+        [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+            coopMatReduceNV(totals[i], totals[i], gl_CooperativeMatrixReduceRowNV, sum_of);
+            [[unroll]] for (uint which = 0u; which < 2u; which++) {
+                coopMatStore(which == 0u ? greatest[i] : totals[i], out_tile, own, N, gl_CooperativeMatrixLayoutRowMajor);
+                barrier();
+                if (gl_SubgroupInvocationID < M) {
+                    of_rows[which * BQ + own_row + i * M + gl_SubgroupInvocationID] = out_tile[own + gl_SubgroupInvocationID * N];
+                }
+                barrier();
+            }
+        }
+        for (uint row = thread; row < BQ; row += THREADS) {
+            of_rows[row] = finish_row(s, kv_head, row_0 + row, split, of_rows[row], of_rows[BQ + row]);
+        }
+        barrier();
+        [[dont_unroll]] for (uint i = 0u; i < DEEP * COLS; i++) {
+            [[unroll]] for (uint each = 0u; each < DEEP * COLS; each++) {
+                if (each == i) {
+                    coopMatStore(results[each], out_tile, own, N, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+            barrier();
+            for (uint e = gl_SubgroupInvocationID; e < M * N; e += lanes) {
+                const uint row = own_row + i / COLS * M + e / N;
+                store_result(s, kv_head, row_0 + row, split, i % COLS * N + e % N, of_rows[row] * out_tile[own + e]);
+            }
+            barrier();
+        }
+    }
+}
