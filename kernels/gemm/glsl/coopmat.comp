@@ -14,8 +14,8 @@
 // D = A·B of 16-bit floats on the matrix unit, sums in f32, through VK_KHR_cooperative_matrix.
 //
 //        BN                  A group makes tiles of BM × BN. A step brings BK columns of A and BK rows of B to shared memory
-//      ┌─────┬─────┐ BK      as they lie in memory, two elements to a word; ACROSS × DOWN subgroups each take a part of the
-//   BM │  0  │  1  │         tile, whose sums they hold as matrices of M × N. What follows the sums goes through shared
+//      ┌─────┬─────┐ BK      as they lie in memory, while the step before multiplies; ACROSS × DOWN subgroups each take a part
+//   BM │  0  │  1  │         of the tile, whose sums they hold as matrices of M × N. What follows the sums goes through shared
 //      ├─────┼─────┤         memory, one such matrix of each subgroup at a time, since nobody else knows which lane has what.
 //      │  2  │  3  │
 //      └─────┴─────┘         Eight elements are loaded at once where all rows start on 16 bytes.
@@ -36,28 +36,41 @@ layout(constant_id = 17) const uint THREADS = 128u;
 layout(constant_id = 18) const uint M = 16u;
 layout(constant_id = 19) const uint N = 16u;
 layout(constant_id = 20) const uint K = 16u;
-// Bits: eight elements of A, of B at once.
+// Bits: eight elements of A, of B at once; no tile is cut off.
 layout(constant_id = 21) const uint RUNS = 0u;
 
-// A tile's lines: along k, or across it where that is how the operand lies. Lines are longer by 16 bytes than what they hold,
-// so that neighbouring ones start in other banks.
+// A tile's lines: along k, or across it where that is how the operand lies. In pieces of 16 bytes, one more than what they hold, so
+// that neighbouring ones start in other banks; and of 16 bytes so that the driver knows how a matrix is aligned.
 const bool A_ALONG_K = A_FORM == 0u;
 const bool B_ALONG_K = B_FORM != 0u;
 const uint A_LINES = A_ALONG_K ? BM : BK;
-const uint A_LENGTH = A_ALONG_K ? BK : BM;
 const uint B_LINES = B_ALONG_K ? BN : BK;
-const uint B_LENGTH = B_ALONG_K ? BK : BN;
-const uint A_WORDS = A_LENGTH / 2u + 4u;
-const uint B_WORDS = B_LENGTH / 2u + 4u;
+const uint A_PIECES = (A_ALONG_K ? BK : BM) / 8u;
+const uint B_PIECES = (B_ALONG_K ? BK : BN) / 8u;
+const uint A_LINE = A_PIECES + 1u;
+const uint B_LINE = B_PIECES + 1u;
+// Pieces that a thread brings of each tile.
+const uint A_TURNS = (A_LINES * A_PIECES + THREADS - 1u) / THREADS;
+const uint B_TURNS = (B_LINES * B_PIECES + THREADS - 1u) / THREADS;
+
+// Whether pieces of whole tiles can be loaded without a look at each, and whether all tiles are whole.
+const bool FAST = (RUNS & 3u) == 3u && A_LINES * A_PIECES % THREADS == 0u && B_LINES * B_PIECES % THREADS == 0u;
+const bool EVEN = FAST && (RUNS & 4u) != 0u;
 
 // Matrices of a subgroup's part.
 const uint ROWS = BM / DOWN / M;
 const uint COLS = BN / ACROSS / N;
 const uint SUBGROUPS = DOWN * ACROSS;
 
-shared uint a_tile[A_LINES * A_WORDS];
-shared uint b_tile[B_LINES * B_WORDS];
+const uint BAND = 8u;
+
+shared uvec4 a_tile[A_LINES * A_LINE];
+shared uvec4 b_tile[B_LINES * B_LINE];
 shared float out_tile[SUBGROUPS * M * N];
+
+// What is on its way to shared memory.
+uvec4 next_a[A_TURNS];
+uvec4 next_b[B_TURNS];
 
 // A's code at (`row`, `col`), 0 outside.
 uint a_code(uint64_t origin, uint row, uint col) {
@@ -69,52 +82,89 @@ uint b_code(uint64_t origin, uint row, uint at) {
     return row < k && at < n ? code_at(b, b_place(origin, row, column(at)), B_TYPE) : 0u;
 }
 
-void load_a(uint64_t origin, uint row_0, uint k_0) {
-    const bool runs = (RUNS & 1u) != 0u;
-    const uint step = runs ? 4u : 1u;
-    const uint per_line = A_LENGTH / 2u / step;
-    for (uint e = gl_LocalInvocationIndex; e < A_LINES * per_line; e += THREADS) {
-        const uint line = e / per_line;
-        const uint word = e % per_line * step;
-        const uint row = row_0 + (A_ALONG_K ? line : 2u * word);
-        const uint col = k_0 + (A_ALONG_K ? 2u * word : line);
-        const uint to = line * A_WORDS + word;
-        if (runs && row + (A_ALONG_K ? 0u : 7u) < m && col + (A_ALONG_K ? 7u : 0u) < k) {
-            const uvec4 eight = Quad(a + 2ul * a_place(origin, row, col)).v;
-            [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                a_tile[to + i] = eight[i];
-            }
-            continue;
-        }
-        for (uint i = 0u; i < step; i++) {
-            const uint r = row + (A_ALONG_K ? 0u : 2u * i);
-            const uint c = col + (A_ALONG_K ? 2u * i : 0u);
-            a_tile[to + i] = a_code(origin, r, c) | a_code(origin, r + (A_ALONG_K ? 0u : 1u), c + (A_ALONG_K ? 1u : 0u)) << 16;
-        }
+// Eight elements of A along its line from (`row`, `col`).
+uvec4 a_piece(uint64_t origin, uint row, uint col) {
+    if ((RUNS & 1u) != 0u && row + (A_ALONG_K ? 0u : 7u) < m && col + (A_ALONG_K ? 7u : 0u) < k) {
+        return Quad(a + 2ul * a_place(origin, row, col)).v;
+    }
+    uvec4 piece = uvec4(0u);
+    for (uint i = 0u; i < 8u; i++) {
+        piece[i / 2u] |= a_code(origin, row + (A_ALONG_K ? 0u : i), col + (A_ALONG_K ? i : 0u)) << 16u * (i % 2u);
+    }
+    return piece;
+}
+
+// Eight elements of B along its line from row `row` and place `at`.
+uvec4 b_piece(uint64_t origin, uint row, uint at) {
+    if ((RUNS & 2u) != 0u && row + (B_ALONG_K ? 7u : 0u) < k && at + (B_ALONG_K ? 0u : 7u) < n) {
+        return Quad(b + 2ul * b_place(origin, row, column(at))).v;
+    }
+    uvec4 piece = uvec4(0u);
+    for (uint i = 0u; i < 8u; i++) {
+        piece[i / 2u] |= b_code(origin, row + (B_ALONG_K ? i : 0u), at + (B_ALONG_K ? 0u : i)) << 16u * (i % 2u);
+    }
+    return piece;
+}
+
+// Where a thread's pieces of the first step lie, for tiles that are whole.
+uint64_t from_a[A_TURNS];
+uint64_t from_b[B_TURNS];
+
+void aim(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0) {
+    [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        const uint line = e / A_PIECES;
+        const uint at = e % A_PIECES * 8u;
+        from_a[i] = a + 2ul * a_place(a_origin, row_0 + (A_ALONG_K ? line : at), A_ALONG_K ? at : line);
+    }
+    [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        const uint line = e / B_PIECES;
+        const uint at = e % B_PIECES * 8u;
+        from_b[i] = b + 2ul * b_place(b_origin, B_ALONG_K ? at : line, column(col_0 + (B_ALONG_K ? line : at)));
     }
 }
 
-void load_b(uint64_t origin, uint k_0, uint col_0) {
-    const bool runs = (RUNS & 2u) != 0u;
-    const uint step = runs ? 4u : 1u;
-    const uint per_line = B_LENGTH / 2u / step;
-    for (uint e = gl_LocalInvocationIndex; e < B_LINES * per_line; e += THREADS) {
-        const uint line = e / per_line;
-        const uint word = e % per_line * step;
-        const uint row = k_0 + (B_ALONG_K ? 2u * word : line);
-        const uint at = col_0 + (B_ALONG_K ? line : 2u * word);
-        const uint to = line * B_WORDS + word;
-        if (runs && row + (B_ALONG_K ? 7u : 0u) < k && at + (B_ALONG_K ? 0u : 7u) < n) {
-            const uvec4 eight = Quad(b + 2ul * b_place(origin, row, column(at))).v;
-            [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                b_tile[to + i] = eight[i];
-            }
-            continue;
+// Sends for the tiles at `k_0`.
+void send_for(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0, uint k_0) {
+    // Loads behind a condition of their own would wait for one another.
+    if (EVEN || (FAST && row_0 + BM <= m && col_0 + BN <= n && k_0 + BK <= k)) {
+        const uint64_t a_on = 2ul * k_0 * (A_ALONG_K ? 1u : a_ld);
+        const uint64_t b_on = 2ul * k_0 * (B_ALONG_K ? 1u : b_ld);
+        [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
+            next_a[i] = Quad(from_a[i] + a_on).v;
         }
-        for (uint i = 0u; i < step; i++) {
-            const uint r = row + (B_ALONG_K ? 2u * i : 0u);
-            const uint c = at + (B_ALONG_K ? 0u : 2u * i);
-            b_tile[to + i] = b_code(origin, r, c) | b_code(origin, r + (B_ALONG_K ? 1u : 0u), c + (B_ALONG_K ? 0u : 1u)) << 16;
+        [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
+            next_b[i] = Quad(from_b[i] + b_on).v;
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        const uint line = e / A_PIECES;
+        const uint at = e % A_PIECES * 8u;
+        next_a[i] = a_piece(a_origin, row_0 + (A_ALONG_K ? line : at), k_0 + (A_ALONG_K ? at : line));
+    }
+    [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        const uint line = e / B_PIECES;
+        const uint at = e % B_PIECES * 8u;
+        next_b[i] = b_piece(b_origin, k_0 + (B_ALONG_K ? at : line), col_0 + (B_ALONG_K ? line : at));
+    }
+}
+
+// Puts what was sent for into shared memory.
+void put() {
+    [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        if (A_LINES * A_PIECES % THREADS == 0u || e < A_LINES * A_PIECES) {
+            a_tile[e / A_PIECES * A_LINE + e % A_PIECES] = next_a[i];
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        if (B_LINES * B_PIECES % THREADS == 0u || e < B_LINES * B_PIECES) {
+            b_tile[e / B_PIECES * B_LINE + e % B_PIECES] = next_b[i];
         }
     }
 }
@@ -127,34 +177,42 @@ void main() {
     const uint part_col = gl_SubgroupID % ACROSS * (BN / ACROSS);
     for (uint64_t tile = gl_WorkGroupID.x; tile < per_matrix * batch; tile += gl_NumWorkGroups.x) {
         const uint which = uint(tile / per_matrix);
-        const uint64_t place = tile - which * per_matrix;
-        const uint row_0 = uint(place / tiles_n) * BM;
-        const uint col_0 = uint(place % tiles_n) * BN;
+        const uint place = uint(tile - which * per_matrix);
+        // Bands of BAND rows of tiles, column by column: what runs at once shares rows and columns, and finds them in a cache.
+        const uint band = place / (BAND * tiles_n);
+        const uint high = min((m + BM - 1u) / BM - band * BAND, BAND);
+        const uint within = place % (BAND * tiles_n);
+        const uint row_0 = (band * BAND + within % high) * BM;
+        const uint col_0 = within / high * BN;
         coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sums[ROWS * COLS];
         [[unroll]] for (uint i = 0u; i < ROWS * COLS; i++) {
             sums[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
         }
+        aim(which * a_stride, which * b_stride, row_0, col_0);
+        send_for(which * a_stride, which * b_stride, row_0, col_0, 0u);
         for (uint k_0 = 0u; k_0 < k; k_0 += BK) {
-            load_a(which * a_stride, row_0, k_0);
-            load_b(which * b_stride, k_0, col_0);
+            put();
             barrier();
-            for (uint s = 0u; s < BK; s += K) {
+            if (k_0 + BK < k) {
+                send_for(which * a_stride, which * b_stride, row_0, col_0, k_0 + BK);
+            }
+            [[unroll]] for (uint s = 0u; s < BK; s += K) {
                 coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA> rows[ROWS];
                 [[unroll]] for (uint i = 0u; i < ROWS; i++) {
                     const uint row = part_row + i * M;
                     if (A_ALONG_K) {
-                        coopMatLoad(rows[i], a_tile, row * A_WORDS + s / 2u, A_WORDS, gl_CooperativeMatrixLayoutRowMajor);
+                        coopMatLoad(rows[i], a_tile, row * A_LINE + s / 8u, A_LINE, gl_CooperativeMatrixLayoutRowMajor);
                     } else {
-                        coopMatLoad(rows[i], a_tile, s * A_WORDS + row / 2u, A_WORDS, gl_CooperativeMatrixLayoutColumnMajor);
+                        coopMatLoad(rows[i], a_tile, s * A_LINE + row / 8u, A_LINE, gl_CooperativeMatrixLayoutColumnMajor);
                     }
                 }
                 [[unroll]] for (uint j = 0u; j < COLS; j++) {
                     const uint col = part_col + j * N;
                     coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB> cols;
                     if (B_ALONG_K) {
-                        coopMatLoad(cols, b_tile, col * B_WORDS + s / 2u, B_WORDS, gl_CooperativeMatrixLayoutColumnMajor);
+                        coopMatLoad(cols, b_tile, col * B_LINE + s / 8u, B_LINE, gl_CooperativeMatrixLayoutColumnMajor);
                     } else {
-                        coopMatLoad(cols, b_tile, s * B_WORDS + col / 2u, B_WORDS, gl_CooperativeMatrixLayoutRowMajor);
+                        coopMatLoad(cols, b_tile, s * B_LINE + col / 8u, B_LINE, gl_CooperativeMatrixLayoutRowMajor);
                     }
                     [[unroll]] for (uint i = 0u; i < ROWS; i++) {
                         sums[i * COLS + j] = coopMatMulAdd(rows[i], cols, sums[i * COLS + j]);

@@ -116,10 +116,11 @@ impl Kernel<Gemm> for Coopmat {
         // Halves of B's columns alternate, so that eight of them are not neighbours.
         let neighbours = p.epilogue.gate != Gate::Halves || p.b.order == Order::Col;
         let at_once = u32::from(runs(&p.a, p.batch, align)) | u32::from(neighbours && runs(&p.b, p.batch, align)) << 1;
+        let whole = p.m.is_multiple_of(rows) && p.n.is_multiple_of(cols) && p.k.is_multiple_of(depth);
         let main = Main {
             name: self.name(),
             shader: if p.a.dtype() == DType::F16 { &F16 } else { &BF16 },
-            constants: vec![rows, cols, depth, down, across, tile.threads(caps), mma.m, mma.n, mma.k, at_once],
+            constants: vec![rows, cols, depth, down, across, tile.threads(caps), mma.m, mma.n, mma.k, at_once | u32::from(whole) << 2],
             subgroup: Some(caps.lanes),
             tile: (rows, cols),
         };
