@@ -17,6 +17,14 @@ pub(crate) fn form(matrix: &Matrix) -> u32 {
     }
 }
 
+/// The order of scales as `SCALE_LAYOUT` of a shader: that of its layout, 3 if there is one for all.
+pub(crate) fn scale_order(format: Format) -> u32 {
+    match (format.scheme, format.scales) {
+        (Scheme::None | Scheme::Tensor, _) => 3,
+        (_, layout) => layout as u32,
+    }
+}
+
 /// The distance between rows or columns, or the width and depth of panels, 16 bits each.
 pub(crate) fn pushed_ld(matrix: &Matrix) -> u32 {
     match matrix.order {

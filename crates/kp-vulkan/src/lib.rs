@@ -43,6 +43,7 @@ mod memory;
 mod norm;
 mod peaks;
 mod pipelines;
+mod quantize;
 mod queue;
 mod reduce;
 mod rope;
@@ -72,6 +73,7 @@ pub static KERNELS: Kernels = Kernels {
     gather: gather::LIST,
     gemm: gemm::LIST,
     norm: norm::LIST,
+    quantize: quantize::LIST,
     reduce: reduce::LIST,
     rope: rope::LIST,
     softmax: softmax::LIST,

@@ -3,13 +3,13 @@
 
 use crate::{
     launch::{Arguments, Once, addr, push},
-    layouts::{counts, reads},
+    layouts::{counts, reads, scale_order},
     pipelines::Build,
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Plan, Result, Support, Variant, Variants,
-    op::{Dequantize, DequantizeArgs, DequantizeProblem, ScaleLayout, Scheme},
+    op::{Dequantize, DequantizeArgs, DequantizeProblem},
     source_hash,
 };
 use std::sync::Arc;
@@ -63,16 +63,10 @@ impl Kernel<Dequantize> for Elements {
     fn plan(&self, device: &Arc<dyn Device>, p: &DequantizeProblem, variant: Variant) -> Result<Plan<Dequantize>> {
         let format = p.q.format;
         let scale = format.scale_dtype();
-        let order = match (format.scheme, format.scales) {
-            (Scheme::None | Scheme::Tensor, _) => 3,
-            (_, ScaleLayout::Inner) => 0,
-            (_, ScaleLayout::Outer) => 1,
-            (_, ScaleLayout::Tiles) => 2,
-        };
         let has = [scale.is_some(), format.has_global(), format.has_zero()];
         let flags = has.into_iter().zip(0..).map(|(on, bit)| u32::from(on) << bit).sum();
         let types = [p.q.dtype(), p.y.dtype(), scale.unwrap_or(DType::F32)].map(|dtype| dtype as u32);
-        let constants = [types.as_slice(), &[order, flags]].concat();
+        let constants = [types.as_slice(), &[scale_order(format), flags]].concat();
         let build = Build { shader: &SHADER, constants, subgroup: None };
         let ((block_rows, block_cols), (blocks_down, blocks_across)) = (format.block(), format.blocks(p.rows, p.cols));
         let push = DequantizePush {

@@ -1,0 +1,209 @@
+//! Codes and scales, block by block: see `kernels/quantize/glsl/blocks.comp`. Limits: no f64; blocks of an even number of columns where
+//! two codes share a byte.
+
+use crate::{
+    device::VulkanDevice,
+    launch::{addr, groups, push},
+    layouts::{counts, reads, scale_order},
+    pipelines::{Build, Function},
+    queue::VulkanQueue,
+    shaders::{Shader, shader},
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Launch, Plan, Queue, Result, SliceMut, Support, Unsupported, Variant, Variants,
+    op::{Overflow, Quantize, QuantizeArgs, QuantizeProblem, Rows, Scales, Scheme},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel that runs on every device.
+pub(crate) struct Blocks;
+
+static SHADER: Shader = shader!("quantize", "blocks");
+
+push! {
+    /// Arguments of the shader.
+    struct QuantizePush {
+        x: u64,
+        q: u64,
+        scales: u64,
+        global: u64,
+        zeros: u64,
+        whole: u64,
+        rows: u32,
+        cols: u32,
+        x_ld: u32,
+        q_ld: u32,
+        block_rows: u32,
+        block_cols: u32,
+        blocks_down: u32,
+        blocks_across: u32,
+    }
+}
+
+/// Threads of a group.
+const THREADS: u32 = 256;
+
+/// Columns of a run.
+const RUN: u32 = 8;
+
+/// Runs that a lane keeps, at most.
+const MOST_KEPT: u32 = 4;
+
+/// Columns that a group takes where blocks do not say: as many as its lanes keep.
+const PIECE: u32 = THREADS * RUN * MOST_KEPT;
+
+/// Whether one scale, or a part of all scales, needs the largest number of all.
+fn has_whole(p: &QuantizeProblem) -> bool {
+    p.scales == Scales::Computed && matches!(p.q.format.scheme, Scheme::Tensor | Scheme::Nv)
+}
+
+/// What is worked on at once: blocks of so many rows and columns, so many down and across.
+fn blocks(p: &QuantizeProblem) -> ((u32, u32), (u32, u32)) {
+    match p.q.format.scheme {
+        // At least one, which stores the scale.
+        Scheme::None | Scheme::Tensor => ((1, PIECE), (p.rows.max(1), p.cols.div_ceil(PIECE).max(1))),
+        _ => {
+            let ((rows, cols), (down, across)) = (p.q.format.block(), p.q.format.blocks(p.rows, p.cols));
+            let least = u32::from(has_whole(p));
+            ((rows, cols.min(p.cols)), (down.max(least), across.max(least)))
+        }
+    }
+}
+
+/// Lanes of a block, and runs that each keeps; 0 if they are too many.
+fn lanes((rows, cols): (u32, u32)) -> (u32, u32) {
+    let runs = u64::from(rows) * u64::from(cols.div_ceil(RUN));
+    // Few blocks fill a device with lanes that have one run each, many fill it anyway.
+    let wanted = if runs > 64 { runs.div_ceil(MOST_KEPT.into()) } else { runs };
+    let lanes = wanted.max(1).next_power_of_two().min(THREADS.into()) as u32;
+    let kept = runs.div_ceil(lanes.into());
+    (lanes, if kept <= MOST_KEPT.into() { kept as u32 } else { 0 })
+}
+
+impl Kernel<Quantize> for Blocks {
+    fn name(&self) -> &'static str {
+        "blocks"
+    }
+
+    fn code(&self) -> u64 {
+        const { source_hash(include_bytes!("blocks.rs")) ^ SHADER.hash().rotate_left(1) }
+    }
+
+    fn supports(&self, caps: &Caps, p: &QuantizeProblem) -> Support {
+        counts(&[("rows", p.rows), ("cols", p.cols)])?;
+        reads(&[("x", p.x.dtype())])?;
+        if caps.max_threads < THREADS {
+            let max = caps.max_threads.into();
+            return Err(Unsupported::TooLarge { dim: "threads of a workgroup", max, got: THREADS.into() });
+        }
+        let (_, cols) = p.q.format.block();
+        if p.q.dtype().bits() == 4 && cols < p.cols && !cols.is_multiple_of(2) {
+            return Err(Unsupported::Align { dim: "columns of a block", multiple: 2, got: cols.into() });
+        }
+        Ok(Variants::ONE)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &QuantizeProblem, variant: Variant) -> Result<Plan<Quantize>> {
+        let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
+        let format = p.q.format;
+        let (block, (blocks_down, blocks_across)) = blocks(p);
+        let (lanes, kept) = lanes(block);
+        let has = [
+            format.scale_dtype().is_some(),
+            format.has_global(),
+            format.has_zero(),
+            p.scales == Scales::Given,
+            p.overflow == Overflow::Propagate,
+            has_whole(p),
+        ];
+        let flags = has.into_iter().zip(0..).map(|(on, bit)| u32::from(on) << bit).sum();
+        let whole = block.1.is_multiple_of(RUN) || block.1 >= p.cols;
+        let align = p.align().bytes();
+        // Whether rows and blocks start on so many bytes, those of a run.
+        let lines = |rows: &Rows, bytes: u32| {
+            let apart = u64::from(rows.ld) * u64::from(rows.dtype().bits()) / 8;
+            whole && align >= bytes && apart.is_multiple_of(bytes.into())
+        };
+        let runs = u32::from(lines(&p.x, 16)) | u32::from(lines(&p.q, p.q.dtype().bits())) << 1;
+        let types = [p.x.dtype(), p.q.dtype(), format.scale_dtype().unwrap_or(DType::F32)].map(|dtype| dtype as u32);
+        let constants = |look: bool| {
+            let choices = [scale_order(format), flags, p.rule as u32, lanes, kept, runs, look.into()];
+            Build { shader: &SHADER, constants: [types.as_slice(), &choices].concat(), subgroup: None }
+        };
+        let all = u64::from(blocks_down) * u64::from(blocks_across);
+        let scratch = if has_whole(p) { 4 } else { 0 };
+        let code = Code {
+            name: self.name(),
+            look: has_whole(p).then(|| vulkan.function(&constants(true))).transpose()?,
+            store: vulkan.function(&constants(false))?,
+            groups: groups(all.div_ceil((THREADS / lanes).into()), vulkan.max_groups()),
+            scales: p.scales,
+            push: QuantizePush {
+                rows: p.rows,
+                cols: p.cols,
+                x_ld: p.x.ld,
+                q_ld: p.q.ld,
+                block_rows: block.0,
+                block_cols: block.1,
+                blocks_down,
+                blocks_across,
+                ..QuantizePush::default()
+            },
+        };
+        // SAFETY: the shader touches what the spec names, and of scratch the number that is asked for.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, scratch, Box::new(code)) })
+    }
+}
+
+/// The launches of a plan.
+struct Code {
+    name: &'static str,
+    /// Finds the largest number of all.
+    look: Option<Function>,
+    store: Function,
+    groups: u32,
+    scales: Scales,
+    push: QuantizePush,
+}
+
+impl Launch<Quantize> for Code {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &QuantizeArgs<'_>) -> Result<()> {
+        if self.groups == 0 {
+            return Ok(());
+        }
+        let queue: &mut VulkanQueue = queue.downcast_mut().expect("same device, so same backend");
+        let written = |slice: &Option<SliceMut<'_>>| slice.as_ref().map_or(0, |slice| slice.addr());
+        let mut push = self.push;
+        (push.x, push.q, push.global) = (args.x.addr(), args.q.addr(), written(&args.global));
+        (push.scales, push.zeros) = match self.scales {
+            Scales::Computed => (written(&args.scale), written(&args.zero)),
+            Scales::Given => (addr(&args.given_scale), addr(&args.given_zero)),
+        };
+        if let Some(look) = self.look {
+            push.whole = queue.scratch_addr();
+            // SAFETY: scratch has that many bytes, and lives as long as the queue.
+            unsafe { queue.enqueue_fill(push.whole, 4, 0) }?;
+            // SAFETY: the function takes these arguments and came from the plan's device; the rest is the caller's promise.
+            unsafe { queue.launch(self.name, look, self.groups, &push) }?;
+        }
+        // SAFETY: as above.
+        unsafe { queue.launch(self.name, self.store, self.groups, &push) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_keep_what_they_can() {
+        assert_eq!(lanes((1, 16)), (2, 1));
+        assert_eq!(lanes((1, 32)), (4, 1));
+        assert_eq!(lanes((1, 128)), (16, 1));
+        assert_eq!(lanes((1, 4096)), (128, 4));
+        assert_eq!(lanes((1, 8192)), (256, 4));
+        assert_eq!(lanes((128, 128)), (256, 0));
+        assert_eq!(lanes((1, 3)), (1, 1));
+    }
+}

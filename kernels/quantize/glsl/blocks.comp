@@ -1,0 +1,283 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+
+// Codes and scales of blocks: see kp_hal::op::QuantizeSpec. LANES threads have a block, and take runs of eight of its columns in turn;
+// where a lane has few of them, it keeps their numbers between looking for the largest and storing the codes.
+//
+// A scale that serves everything takes two launches of this shader: the first, LOOK, leaves the largest magnitude of all in
+// scratch, where 0 was.
+// Limits: blocks of an even number of columns where two codes share a byte.
+
+#include "common/glsl/numbers.glsl"
+#include "common/glsl/scales.glsl"
+
+layout(constant_id = 0) const uint X_TYPE = 1u;
+layout(constant_id = 1) const uint Q_TYPE = 5u;
+layout(constant_id = 2) const uint SCALE_TYPE = 1u;
+layout(constant_id = 3) const uint SCALE_LAYOUT = 0u;
+layout(constant_id = 4) const uint FLAGS = 0u;
+// kp_hal::op::ScaleRule, in its order.
+layout(constant_id = 5) const uint RULE = 0u;
+layout(constant_id = 6) const uint LANES = 4u;
+// Runs that a lane keeps; 0 if it has too many.
+layout(constant_id = 7) const uint KEPT = 1u;
+// Bits: eight numbers of X loaded at once, eight codes stored at once.
+layout(constant_id = 8) const uint RUNS = 0u;
+layout(constant_id = 9) const uint LOOK = 0u;
+layout(local_size_x = 256) in;
+
+const uint HAS_SCALES = 1u, HAS_GLOBAL = 2u, HAS_ZEROS = 4u, GIVEN = 8u, PROPAGATE = 16u, HAS_WHOLE = 32u;
+const uint NEAREST = 0u, FLOOR = 1u;
+
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uvec2 v; };
+
+layout(push_constant, std430) uniform Push {
+    uint64_t x;
+    uint64_t q;
+    uint64_t scales;
+    uint64_t global;
+    uint64_t zeros;
+    // The largest magnitude of all, as its bits, which order as it does.
+    uint64_t whole;
+    uint rows;
+    uint cols;
+    uint x_ld;
+    uint q_ld;
+    uint block_rows;
+    uint block_cols;
+    uint blocks_down;
+    uint blocks_across;
+};
+
+const uint KEEP = KEPT == 0u ? 1u : KEPT;
+shared vec2 of_lanes[256];
+
+// The largest number of Q's type.
+float largest_code() {
+    switch (Q_TYPE) {
+        case E4M3: return 448.0;
+        case E5M2: case E5M2FNUZ: return 57344.0;
+        case E4M3FNUZ: return 240.0;
+        case E2M1: return 6.0;
+        case I4: return 7.0;
+        case U4: return 15.0;
+        case I8: return 127.0;
+        case U8: return 255.0;
+        default: return 1.0;
+    }
+}
+
+// The exponent of a positive finite number.
+int exponent_of(float x) {
+    const uint u = floatBitsToUint(x);
+    return u < 0x800000u ? findMSB(u) - 149 : int(u >> 23) - 127;
+}
+
+// The first 24 bits of a positive finite number, the first of them set.
+uint digits_of(float x) {
+    const uint u = floatBitsToUint(x);
+    return u < 0x800000u ? u << 23 - findMSB(u) : u & 0x7fffffu | 0x800000u;
+}
+
+// 2^e, as near as f32 has it.
+float power(int e) {
+    return e < -126 ? uintBitsToFloat(1u << max(e + 149, 0)) : uintBitsToFloat(uint(min(e, 127) + 127) << 23);
+}
+
+// The code of the scale of a block whose largest magnitude is `most`, after division by what multiplies all scales.
+uint scale_code(float most, float by) {
+    if (most == 0.0) {
+        return SCALE_TYPE == E8M0 || SCALE_TYPE == UE4M3 ? 0u : to_code(1.0, SCALE_TYPE, false);
+    }
+    const float top = largest_code();
+    float wanted = most / top / by;
+    int e = exponent_of(most) - exponent_of(top);
+    if (RULE != NEAREST) {
+        // The smallest that is no less is one more, where the digits are.
+        e += RULE != FLOOR && digits_of(most) > digits_of(top) ? 1 : 0;
+        wanted = power(e);
+    }
+    switch (SCALE_TYPE) {
+        case F32: return clamp(floatBitsToUint(wanted), 1u, INFINITE - 1u);
+        case F16: return clamp(to_f16(wanted), 1u, 0x7bffu);
+        case BF16: return clamp(to_bf16(wanted), 1u, 0x7f7fu);
+        case UE4M3: return clamp(to_code(wanted, E4M3, false), 1u, 0x7eu);
+        default:
+            // A power of two; ties to the larger.
+            if (RULE == NEAREST) {
+                e = exponent_of(wanted) + (digits_of(wanted) >= 0xc00000u ? 1 : 0);
+            }
+            return uint(clamp(e + 127, 0, 254));
+    }
+}
+
+// The code of `value`, of which `zero` is that of 0 where it is not the type's.
+uint code_of(float value, float divisor, float zero) {
+    if (is_nan(value)) {
+        const bool has_nan = Q_TYPE == E4M3 || Q_TYPE == E5M2 || Q_TYPE == E4M3FNUZ || Q_TYPE == E5M2FNUZ;
+        return has_nan ? to_code(value, Q_TYPE, false) : (FLAGS & HAS_ZEROS) != 0u ? uint(zero) : Q_TYPE == NF4 ? 7u : 0u;
+    }
+    // 0 / 0 is not the number's fault.
+    const float quotient = (FLAGS & HAS_SCALES) == 0u ? value : value == 0.0 ? value : value / divisor;
+    return to_code((FLAGS & HAS_ZEROS) != 0u ? roundEven(quotient + zero) : quotient, Q_TYPE, (FLAGS & PROPAGATE) != 0u);
+}
+
+// Eight numbers of a row of X from `col`; 0 past `end`.
+void load(uint row, uint col, uint end, out float numbers[8]) {
+    const uint64_t place = uint64_t(row) * x_ld + col;
+    if ((RUNS & 1u) != 0u && col + 8u <= end) {
+        const uint64_t from = x + place * (bits_of(X_TYPE) / 8u);
+        const uvec4 low = Quad(from).v;
+        if (bits_of(X_TYPE) == 32u) {
+            const uvec4 high = Quad(from + 16ul).v;
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                numbers[i] = of_code(low[i], X_TYPE);
+                numbers[4u + i] = of_code(high[i], X_TYPE);
+            }
+            return;
+        }
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            numbers[2u * i] = of_code(low[i] & 0xffffu, X_TYPE);
+            numbers[2u * i + 1u] = of_code(low[i] >> 16, X_TYPE);
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        numbers[i] = col + i < end ? number_at(x, place + i, X_TYPE) : 0.0;
+    }
+}
+
+// Stores the codes of eight numbers of a row from `col`, as far as `end`.
+void store(uint row, uint col, uint end, float numbers[8], float divisor, float zero) {
+    const bool narrow = bits_of(Q_TYPE) == 4u;
+    uvec2 packed = uvec2(0u);
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        const uint code = code_of(numbers[i], divisor, zero);
+        packed[narrow ? 0u : i / 4u] |= code << (narrow ? 4u * i : 8u * (i % 4u));
+    }
+    const uint64_t place = uint64_t(row) * q_ld + col;
+    if ((RUNS & 2u) != 0u && col + 8u <= end) {
+        if (narrow) {
+            Word(q + place / 2ul).v = packed.x;
+        } else {
+            Pair(q + place).v = packed;
+        }
+        return;
+    }
+    const uint count = min(8u, end - col);
+    for (uint i = 0u; i < (narrow ? (count + 1u) / 2u : count); i++) {
+        uint code = packed[i / 4u] >> 8u * (i % 4u) & 0xffu;
+        const uint64_t at = q + (narrow ? place / 2ul : place) + i;
+        if (narrow && 2u * i + 1u == count) {
+            // The other half is nobody's.
+            code = code & 0xfu | uint(Byte(at).v) & 0xf0u;
+        }
+        Byte(at).v = uint8_t(code);
+    }
+}
+
+// What a run adds to its block's extremes: the largest magnitude, or, negated, the least and then the greatest number.
+vec2 widened(vec2 before, float numbers[8]) {
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        const bool finite = (floatBitsToUint(numbers[i]) & 0x7fffffffu) < INFINITE;
+        const float number = finite ? numbers[i] : 0.0;
+        before = (FLAGS & HAS_ZEROS) != 0u ? max(before, vec2(-number, number)) : vec2(max(before.x, abs(number)), 0.0);
+    }
+    return before;
+}
+
+void main() {
+    const uint lane = gl_LocalInvocationIndex % LANES;
+    const uint per_group = 256u / LANES;
+    const uint64_t blocks = uint64_t(blocks_down) * blocks_across;
+    const uint64_t items = (blocks + per_group - 1ul) / per_group;
+    for (uint64_t item = gl_WorkGroupID.x; item < items; item += gl_NumWorkGroups.x) {
+        const uint64_t block = item * per_group + gl_LocalInvocationIndex / LANES;
+        const uint o = uint(block / blocks_across);
+        const uint i = uint(block - uint64_t(o) * blocks_across);
+        const uint row_0 = o * block_rows;
+        const uint col_0 = i * block_cols;
+        const uint end = min(col_0 + block_cols, cols);
+        // The last block of a row may be cut off.
+        const uint across = (end - min(col_0, end) + 7u) / 8u;
+        const uint runs = block < blocks ? min(block_rows, rows - row_0) * across : 0u;
+        float numbers[KEEP][8];
+        vec2 extremes = vec2(0.0);
+        if ((FLAGS & GIVEN) == 0u || KEPT != 0u) {
+            [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+                const uint run = lane + t * LANES;
+                if (run < runs) {
+                    load(row_0 + run / across, col_0 + run % across * 8u, end, numbers[t]);
+                    extremes = widened(extremes, numbers[t]);
+                }
+            }
+            for (uint run = lane + KEPT * LANES; KEPT == 0u && run < runs; run += LANES) {
+                load(row_0 + run / across, col_0 + run % across * 8u, end, numbers[0]);
+                extremes = widened(extremes, numbers[0]);
+            }
+        }
+        float divisor = 1.0;
+        float zero = 0.0;
+        if ((FLAGS & HAS_SCALES) != 0u) {
+            of_lanes[gl_LocalInvocationIndex] = extremes;
+            barrier();
+            for (uint apart = LANES / 2u; apart > 0u; apart /= 2u) {
+                if (lane < apart) {
+                    of_lanes[gl_LocalInvocationIndex] = max(of_lanes[gl_LocalInvocationIndex], of_lanes[gl_LocalInvocationIndex + apart]);
+                }
+                barrier();
+            }
+            extremes = of_lanes[gl_LocalInvocationIndex - lane];
+            // Nobody writes the next ones before everybody has read these.
+            barrier();
+            if (LOOK != 0u) {
+                if (lane == 0u && runs > 0u) {
+                    atomicMax(Word(whole).v, floatBitsToUint(extremes.x));
+                }
+                continue;
+            }
+            const uint64_t place = scale_place(SCALE_LAYOUT, o, i, uvec2(blocks_down, blocks_across));
+            const bool first = lane == 0u && runs > 0u;
+            const bool of_all = lane == 0u && block == 0ul;
+            float by = 1.0;
+            if ((FLAGS & HAS_WHOLE) != 0u) {
+                const float most = uintBitsToFloat(Word(whole).v);
+                if ((FLAGS & HAS_GLOBAL) != 0u) {
+                    by = most == 0.0 ? 1.0 : uintBitsToFloat(max(floatBitsToUint(most / 2688.0), 1u));
+                    if (of_all) {
+                        Word(global).v = floatBitsToUint(by);
+                    }
+                } else {
+                    extremes.x = most;
+                }
+            }
+            uint code = 0u;
+            if ((FLAGS & GIVEN) != 0u) {
+                code = code_at(scales, place, SCALE_TYPE);
+                zero = (FLAGS & HAS_ZEROS) != 0u ? number_at(zeros, place, U8) : 0.0;
+            } else {
+                code = scale_code((FLAGS & HAS_ZEROS) != 0u ? extremes.x + extremes.y : extremes.x, by);
+                if ((FLAGS & HAS_ZEROS) != 0u) {
+                    zero = clamp(roundEven(extremes.x / of_code(code, SCALE_TYPE)), 0.0, largest_code());
+                    if (first) {
+                        store_code(zeros, place, U8, uint(zero));
+                    }
+                }
+                if (SCALE_LAYOUT == SCALES_ONE ? of_all : first) {
+                    store_code(scales, place, SCALE_TYPE, code);
+                }
+            }
+            divisor = of_code(code, SCALE_TYPE) * by;
+        }
+        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+            const uint run = lane + t * LANES;
+            if (run < runs) {
+                store(row_0 + run / across, col_0 + run % across * 8u, end, numbers[t], divisor, zero);
+            }
+        }
+        for (uint run = lane + KEPT * LANES; KEPT == 0u && run < runs; run += LANES) {
+            load(row_0 + run / across, col_0 + run % across * 8u, end, numbers[0]);
+            store(row_0 + run / across, col_0 + run % across * 8u, end, numbers[0], divisor, zero);
+        }
+    }
+}
