@@ -2,7 +2,7 @@
 
 use kp_hal::{
     Caps, DType, Unsupported,
-    op::{Format, Matrix, Order, Scheme},
+    op::{Format, Matrix, Order, Rows, Scheme},
 };
 
 /// Whether a part of a problem suits a kernel, or the first reason why not.
@@ -76,6 +76,31 @@ pub(crate) fn row_threads(caps: &Caps, cols: u32) -> u32 {
     cols.div_ceil(4).next_power_of_two().clamp(32, 512).min(most)
 }
 
+/// Columns that a thread takes at once: see `kernels/common/glsl/runs.glsl`.
+pub(crate) const RUN: u32 = 8;
+
+/// Runs that a thread keeps, at most.
+pub(crate) const MOST_KEPT: u32 = 4;
+
+/// Threads of a group that takes rows of `cols` numbers in runs, and runs that each keeps; 0 if a row has more. A function of the
+/// row alone, so that its bits are too.
+pub(crate) fn row_runs(caps: &Caps, cols: u32) -> (u32, u32) {
+    let most = 1 << caps.max_threads.clamp(1, 512).ilog2();
+    let runs = cols.div_ceil(RUN);
+    let threads = runs.div_ceil(MOST_KEPT).next_power_of_two().clamp(32, 512).min(most);
+    let kept = runs.div_ceil(threads);
+    (threads, if kept <= MOST_KEPT { kept } else { 0 })
+}
+
+/// Whether every run of every row can be loaded or stored at once, rows being promised to start where `align` says.
+pub(crate) fn at_once(rows: &Rows, align: u32) -> bool {
+    let bits = rows.dtype().bits();
+    // Eight numbers have as many bytes as one has bits; no more than 16 of them go together.
+    let bytes = bits.min(16);
+    let apart = u64::from(rows.ld) * u64::from(bits) / 8;
+    align >= bytes && apart.is_multiple_of(bytes.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +113,22 @@ mod tests {
         assert_eq!([0, 1, 129, 1000, 1 << 20].map(|cols| row_threads(&caps, cols)), [32, 32, 64, 256, 512]);
         caps.max_threads = 128;
         assert_eq!(row_threads(&caps, 1 << 20), 128);
+    }
+
+    #[test]
+    fn threads_keep_rows_that_are_not_long() {
+        let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.2");
+        caps.max_threads = 1024;
+        let of = |cols| row_runs(&caps, cols);
+        assert_eq!([1, 129, 4096, 8192, 16384].map(of), [(32, 1), (32, 1), (128, 4), (256, 4), (512, 4)]);
+        assert_eq!(of(16385), (512, 0));
+    }
+
+    #[test]
+    fn rows_that_start_anywhere_are_taken_one_by_one() {
+        let rows = |dtype: DType, ld| Rows { ld, ..Rows::tight(dtype, ld) };
+        assert!(at_once(&rows(DType::Bf16, 64), 16) && at_once(&rows(DType::F32, 4), 16) && at_once(&rows(DType::E4m3, 8), 8));
+        assert!(!at_once(&rows(DType::Bf16, 60), 16) && !at_once(&rows(DType::Bf16, 64), 8));
     }
 
     #[test]

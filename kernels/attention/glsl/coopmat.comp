@@ -66,6 +66,19 @@ shared float of_rows[2u * BQ];
 
 #define SUMS coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 
+// As narrow as ELEMENT, number by number: of a whole matrix, NVIDIA's driver makes f16 that are off by more than half a unit.
+#ifdef OF_BF16
+#define narrowed(matrix) (matrix)
+#else
+coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> narrowed(SUMS matrix) {
+    coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> halves;
+    [[unroll]] for (uint e = 0u; e < matrix.length(); e++) {
+        halves[e] = float16_t(matrix[e]);
+    }
+    return halves;
+}
+#endif
+
 const float LOG2_E = 1.44269504;
 
 float most_of(const in float x, const in float y) {
@@ -289,7 +302,7 @@ void main() {
                         results[i * COLS + c] *= kept;
                     }
                     [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                        weights[i * KEYS + j] = coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA>(scores[i * KEYS + j]);
+                        weights[i * KEYS + j] = coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA>(narrowed(scores[i * KEYS + j]));
                     }
                 }
                 [[unroll]] for (uint c = 0u; c < COLS; c++) {

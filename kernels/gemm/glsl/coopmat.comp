@@ -82,13 +82,23 @@ uint b_code(uint64_t origin, uint row, uint at) {
     return row < k && at < n ? code_at(b, b_place(origin, row, column(at)), B_TYPE) : 0u;
 }
 
+// Line and piece that a thread takes as its `e`-th of a tile, so that eight neighbours store to eight banks of 16 bytes: neighbouring
+// pieces where lines are long, else two of each second line, lines being an odd number of pieces apart. LINES are a multiple of 8.
+uvec2 place_of(uint e, uint pieces) {
+    if (pieces >= 8u || pieces < 2u) {
+        return uvec2(e / pieces, e % pieces);
+    }
+    const uint within = e % (8u * pieces);
+    return uvec2(e / (8u * pieces) * 8u + within / 2u % 4u * 2u + within / 8u % 2u, within / 16u * 2u + within % 2u);
+}
+
 // Eight elements of A along its line from (`row`, `col`).
 uvec4 a_piece(uint64_t origin, uint row, uint col) {
     if ((RUNS & 1u) != 0u && row + (A_ALONG_K ? 0u : 7u) < m && col + (A_ALONG_K ? 7u : 0u) < k) {
         return Quad(a + 2ul * a_place(origin, row, col)).v;
     }
     uvec4 piece = uvec4(0u);
-    for (uint i = 0u; i < 8u; i++) {
+    [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
         piece[i / 2u] |= a_code(origin, row + (A_ALONG_K ? 0u : i), col + (A_ALONG_K ? i : 0u)) << 16u * (i % 2u);
     }
     return piece;
@@ -100,7 +110,7 @@ uvec4 b_piece(uint64_t origin, uint row, uint at) {
         return Quad(b + 2ul * b_place(origin, row, column(at))).v;
     }
     uvec4 piece = uvec4(0u);
-    for (uint i = 0u; i < 8u; i++) {
+    [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
         piece[i / 2u] |= b_code(origin, row + (B_ALONG_K ? i : 0u), at + (B_ALONG_K ? 0u : i)) << 16u * (i % 2u);
     }
     return piece;
@@ -113,59 +123,58 @@ uint64_t from_b[B_TURNS];
 void aim(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0) {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
         const uint e = gl_LocalInvocationIndex + i * THREADS;
-        const uint line = e / A_PIECES;
-        const uint at = e % A_PIECES * 8u;
+        const uint line = place_of(e, A_PIECES).x;
+        const uint at = place_of(e, A_PIECES).y * 8u;
         from_a[i] = a + 2ul * a_place(a_origin, row_0 + (A_ALONG_K ? line : at), A_ALONG_K ? at : line);
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
         const uint e = gl_LocalInvocationIndex + i * THREADS;
-        const uint line = e / B_PIECES;
-        const uint at = e % B_PIECES * 8u;
+        const uint line = place_of(e, B_PIECES).x;
+        const uint at = place_of(e, B_PIECES).y * 8u;
         from_b[i] = b + 2ul * b_place(b_origin, B_ALONG_K ? at : line, column(col_0 + (B_ALONG_K ? line : at)));
     }
 }
 
-// Sends for the tiles at `k_0`.
-void send_for(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0, uint k_0) {
-    // Loads behind a condition of their own would wait for one another.
-    if (EVEN || (FAST && row_0 + BM <= m && col_0 + BN <= n && k_0 + BK <= k)) {
-        const uint64_t a_on = 2ul * k_0 * (A_ALONG_K ? 1u : a_ld);
-        const uint64_t b_on = 2ul * k_0 * (B_ALONG_K ? 1u : b_ld);
-        [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
-            next_a[i] = Quad(from_a[i] + a_on).v;
-        }
-        [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-            next_b[i] = Quad(from_b[i] + b_on).v;
-        }
-        return;
-    }
+// Whether the tiles at `k_0` are whole, and their pieces can be sent for without a look at each.
+bool is_whole(uint row_0, uint col_0, uint k_0) {
+    return EVEN || (FAST && row_0 + BM <= m && col_0 + BN <= n && k_0 + BK <= k);
+}
+
+// Sends for tiles that are whole. Loads behind a condition of their own would wait for one another.
+void send_for(uint k_0) {
+    const uint64_t a_on = 2ul * k_0 * (A_ALONG_K ? 1u : a_ld);
+    const uint64_t b_on = 2ul * k_0 * (B_ALONG_K ? 1u : b_ld);
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
-        const uint e = gl_LocalInvocationIndex + i * THREADS;
-        const uint line = e / A_PIECES;
-        const uint at = e % A_PIECES * 8u;
-        next_a[i] = a_piece(a_origin, row_0 + (A_ALONG_K ? line : at), k_0 + (A_ALONG_K ? at : line));
+        next_a[i] = Quad(from_a[i] + a_on).v;
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-        const uint e = gl_LocalInvocationIndex + i * THREADS;
-        const uint line = e / B_PIECES;
-        const uint at = e % B_PIECES * 8u;
-        next_b[i] = b_piece(b_origin, k_0 + (B_ALONG_K ? at : line), col_0 + (B_ALONG_K ? line : at));
+        next_b[i] = Quad(from_b[i] + b_on).v;
     }
 }
 
 // Puts what was sent for into shared memory.
 void put() {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
-        const uint e = gl_LocalInvocationIndex + i * THREADS;
-        if (A_LINES * A_PIECES % THREADS == 0u || e < A_LINES * A_PIECES) {
-            a_tile[e / A_PIECES * A_LINE + e % A_PIECES] = next_a[i];
-        }
+        const uvec2 place = place_of(gl_LocalInvocationIndex + i * THREADS, A_PIECES);
+        a_tile[place.x * A_LINE + place.y] = next_a[i];
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-        const uint e = gl_LocalInvocationIndex + i * THREADS;
-        if (B_LINES * B_PIECES % THREADS == 0u || e < B_LINES * B_PIECES) {
-            b_tile[e / B_PIECES * B_LINE + e % B_PIECES] = next_b[i];
-        }
+        const uvec2 place = place_of(gl_LocalInvocationIndex + i * THREADS, B_PIECES);
+        b_tile[place.x * B_LINE + place.y] = next_b[i];
+    }
+}
+
+// Brings tiles that are not whole to shared memory.
+void bring(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0, uint k_0) {
+    [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < A_LINES * A_PIECES; e += THREADS) {
+        const uint line = e / A_PIECES;
+        const uint at = e % A_PIECES * 8u;
+        a_tile[line * A_LINE + at / 8u] = a_piece(a_origin, row_0 + (A_ALONG_K ? line : at), k_0 + (A_ALONG_K ? at : line));
+    }
+    [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < B_LINES * B_PIECES; e += THREADS) {
+        const uint line = e / B_PIECES;
+        const uint at = e % B_PIECES * 8u;
+        b_tile[line * B_LINE + at / 8u] = b_piece(b_origin, k_0 + (B_ALONG_K ? at : line), col_0 + (B_ALONG_K ? line : at));
     }
 }
 
@@ -189,14 +198,20 @@ void main() {
             sums[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
         }
         aim(which * a_stride, which * b_stride, row_0, col_0);
-        send_for(which * a_stride, which * b_stride, row_0, col_0, 0u);
+        if (is_whole(row_0, col_0, 0u)) {
+            send_for(0u);
+        }
         for (uint k_0 = 0u; k_0 < k; k_0 += BK) {
-            put();
-            barrier();
-            if (k_0 + BK < k) {
-                send_for(which * a_stride, which * b_stride, row_0, col_0, k_0 + BK);
+            if (is_whole(row_0, col_0, k_0)) {
+                put();
+            } else {
+                bring(which * a_stride, which * b_stride, row_0, col_0, k_0);
             }
-            [[unroll]] for (uint s = 0u; s < BK; s += K) {
+            barrier();
+            if (k_0 + BK < k && is_whole(row_0, col_0, k_0 + BK)) {
+                send_for(k_0 + BK);
+            }
+            for (uint s = 0u; s < BK; s += K) {
                 coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA> rows[ROWS];
                 [[unroll]] for (uint i = 0u; i < ROWS; i++) {
                     const uint row = part_row + i * M;

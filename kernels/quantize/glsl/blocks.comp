@@ -9,6 +9,7 @@
 // Limits: blocks of an even number of columns where two codes share a byte.
 
 #include "common/glsl/numbers.glsl"
+#include "common/glsl/runs.glsl"
 #include "common/glsl/scales.glsl"
 
 layout(constant_id = 0) const uint X_TYPE = 1u;
@@ -28,8 +29,6 @@ layout(local_size_x = 256) in;
 
 const uint HAS_SCALES = 1u, HAS_GLOBAL = 2u, HAS_ZEROS = 4u, GIVEN = 8u, PROPAGATE = 16u, HAS_WHOLE = 32u;
 const uint NEAREST = 0u, FLOOR = 1u;
-
-layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uvec2 v; };
 
 layout(push_constant, std430) uniform Push {
     uint64_t x;
@@ -122,31 +121,6 @@ uint code_of(float value, float divisor, float zero) {
     return to_code((FLAGS & HAS_ZEROS) != 0u ? roundEven(quotient + zero) : quotient, Q_TYPE, (FLAGS & PROPAGATE) != 0u);
 }
 
-// Eight numbers of a row of X from `col`; 0 past `end`.
-void load(uint row, uint col, uint end, out float numbers[8]) {
-    const uint64_t place = uint64_t(row) * x_ld + col;
-    if ((RUNS & 1u) != 0u && col + 8u <= end) {
-        const uint64_t from = x + place * (bits_of(X_TYPE) / 8u);
-        const uvec4 low = Quad(from).v;
-        if (bits_of(X_TYPE) == 32u) {
-            const uvec4 high = Quad(from + 16ul).v;
-            [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                numbers[i] = of_code(low[i], X_TYPE);
-                numbers[4u + i] = of_code(high[i], X_TYPE);
-            }
-            return;
-        }
-        [[unroll]] for (uint i = 0u; i < 4u; i++) {
-            numbers[2u * i] = of_code(low[i] & 0xffffu, X_TYPE);
-            numbers[2u * i + 1u] = of_code(low[i] >> 16, X_TYPE);
-        }
-        return;
-    }
-    [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        numbers[i] = col + i < end ? number_at(x, place + i, X_TYPE) : 0.0;
-    }
-}
-
 // Stores the codes of eight numbers of a row from `col`, as far as `end`.
 void store(uint row, uint col, uint end, float numbers[8], float divisor, float zero) {
     const bool narrow = bits_of(Q_TYPE) == 4u;
@@ -174,6 +148,11 @@ void store(uint row, uint col, uint end, float numbers[8], float divisor, float 
         }
         Byte(at).v = uint8_t(code);
     }
+}
+
+// Eight numbers of a row of X from `col`; 0 past `end`.
+void load(uint row, uint col, uint end, out float numbers[8]) {
+    load_run(x, uint64_t(row) * x_ld + col, end - col, X_TYPE, (RUNS & 1u) != 0u, numbers);
 }
 
 // What a run adds to its block's extremes: the largest magnitude, or, negated, the least and then the greatest number.

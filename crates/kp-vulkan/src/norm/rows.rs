@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, addr, push},
-    layouts::{counts, reads, row_threads, stores},
+    layouts::{at_once, counts, reads, row_runs, stores},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -73,8 +73,10 @@ impl Kernel<Norm> for Rows {
         let types = [p.x.dtype(), p.y.dtype(), weight, bias].map(|dtype| dtype as u32);
         let has = [p.weight.is_some(), p.bias.is_some(), p.residual];
         let flags = has.into_iter().zip(0..).map(|(on, bit)| u32::from(on) << bit).sum();
-        let threads = row_threads(device.caps(), p.cols);
-        let constants = [[threads].as_slice(), &types, &[p.kind as u32, flags]].concat();
+        let (threads, kept) = row_runs(device.caps(), p.cols);
+        let align = p.align().bytes();
+        let runs = align >= 16 && at_once(&p.x, align) && at_once(&p.y, align);
+        let constants = [[threads].as_slice(), &types, &[p.kind as u32, flags, kept, runs.into()]].concat();
         let build = Build { shader: &SHADER, constants, subgroup: None };
         let push = NormPush {
             rows: p.rows,

@@ -4,14 +4,14 @@
 use crate::{
     device::VulkanDevice,
     launch::{addr, groups, push},
-    layouts::{counts, reads, scale_order},
+    layouts::{MOST_KEPT, RUN, at_once, counts, reads, scale_order},
     pipelines::{Build, Function},
     queue::VulkanQueue,
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Launch, Plan, Queue, Result, SliceMut, Support, Unsupported, Variant, Variants,
-    op::{Overflow, Quantize, QuantizeArgs, QuantizeProblem, Rows, Scales, Scheme},
+    op::{Overflow, Quantize, QuantizeArgs, QuantizeProblem, Scales, Scheme},
     source_hash,
 };
 use std::sync::Arc;
@@ -43,12 +43,6 @@ push! {
 
 /// Threads of a group.
 const THREADS: u32 = 256;
-
-/// Columns of a run.
-const RUN: u32 = 8;
-
-/// Runs that a lane keeps, at most.
-const MOST_KEPT: u32 = 4;
 
 /// Columns that a group takes where blocks do not say: as many as its lanes keep.
 const PIECE: u32 = THREADS * RUN * MOST_KEPT;
@@ -120,12 +114,8 @@ impl Kernel<Quantize> for Blocks {
         let flags = has.into_iter().zip(0..).map(|(on, bit)| u32::from(on) << bit).sum();
         let whole = block.1.is_multiple_of(RUN) || block.1 >= p.cols;
         let align = p.align().bytes();
-        // Whether rows and blocks start on so many bytes, those of a run.
-        let lines = |rows: &Rows, bytes: u32| {
-            let apart = u64::from(rows.ld) * u64::from(rows.dtype().bits()) / 8;
-            whole && align >= bytes && apart.is_multiple_of(bytes.into())
-        };
-        let runs = u32::from(lines(&p.x, 16)) | u32::from(lines(&p.q, p.q.dtype().bits())) << 1;
+        let runs = [&p.x, &p.q].map(|rows| whole && at_once(rows, align));
+        let runs = u32::from(runs[0]) | u32::from(runs[1]) << 1;
         let types = [p.x.dtype(), p.q.dtype(), format.scale_dtype().unwrap_or(DType::F32)].map(|dtype| dtype as u32);
         let constants = |look: bool| {
             let choices = [scale_order(format), flags, p.rule as u32, lanes, kept, runs, look.into()];
