@@ -127,7 +127,11 @@ mod tests {
     #[test]
     fn rows_that_start_anywhere_are_taken_one_by_one() {
         let rows = |dtype: DType, ld| Rows { ld, ..Rows::tight(dtype, ld) };
-        assert!(at_once(&rows(DType::Bf16, 64), 16) && at_once(&rows(DType::F32, 4), 16) && at_once(&rows(DType::E4m3, 8), 8));
+        assert!(
+            at_once(&rows(DType::Bf16, 64), 16)
+                && at_once(&rows(DType::F32, 4), 16)
+                && at_once(&rows(DType::E4m3, 8), 8)
+        );
         assert!(!at_once(&rows(DType::Bf16, 60), 16) && !at_once(&rows(DType::Bf16, 64), 8));
     }
 

@@ -157,8 +157,7 @@ pub(super) fn plan(
         _ => (0, 0),
     };
     let (batch, q_len, kv_len, splits) = (p.batch, p.q_len, p.kv_len, main.splits);
-    let arguments =
-        AttentionPush { batch, q_len, kv_len, q_total, kv_total, splits, ..AttentionPush::default() };
+    let arguments = AttentionPush { batch, q_len, kv_len, q_total, kv_total, splits, ..AttentionPush::default() };
     let most = vulkan.max_groups();
     let work = (work, groups(tiles(p, main.tile) * u64::from(splits), most));
     let merge = merge.map(|function| (function, groups(parts, most)));

@@ -47,14 +47,13 @@ impl Kernel<Attention> for Simt {
     }
 
     fn code(&self) -> u64 {
-        const {
-            source_hash(include_bytes!("simt.rs")) ^ SHADER.hash().rotate_left(1) ^ MERGE.hash().rotate_left(2)
-        }
+        const { source_hash(include_bytes!("simt.rs")) ^ SHADER.hash().rotate_left(1) ^ MERGE.hash().rotate_left(2) }
     }
 
     fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
         known(p)?;
-        let never = Unsupported::TooLarge { dim: "threads of a workgroup", max: caps.max_threads.into(), got: THREADS.into() };
+        let never =
+            Unsupported::TooLarge { dim: "threads of a workgroup", max: caps.max_threads.into(), got: THREADS.into() };
         Variants::filter(WAYS.len() as u8, never, |v| {
             let way = &WAYS[usize::from(v.0)];
             // How keys are split depends on how many rows there are.
@@ -70,7 +69,8 @@ impl Kernel<Attention> for Simt {
         let items = tiles(p, tile) as f64 * f64::from(parts);
         let units = f64::from(caps.units.max(1));
         // A tile costs the same however many of its rows there are.
-        let full = f64::from(tile) * tiles(p, tile) as f64 / (super::form::rows(p) * u64::from(p.batch * p.kv_heads)).max(1) as f64;
+        let full = f64::from(tile) * tiles(p, tile) as f64
+            / (super::form::rows(p) * u64::from(p.batch * p.kv_heads)).max(1) as f64;
         let rounds = (items / units).ceil() / (items / units).max(f64::MIN_POSITIVE);
         let work = p.flops() * full * rounds / (caps.rates.get(DType::F32) * way.efficiency);
         let launches = if way.split { 2.0 } else { 1.0 };

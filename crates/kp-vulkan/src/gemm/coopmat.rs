@@ -120,7 +120,18 @@ impl Kernel<Gemm> for Coopmat {
         let main = Main {
             name: self.name(),
             shader: if p.a.dtype() == DType::F16 { &F16 } else { &BF16 },
-            constants: vec![rows, cols, depth, down, across, tile.threads(caps), mma.m, mma.n, mma.k, at_once | u32::from(whole) << 2],
+            constants: vec![
+                rows,
+                cols,
+                depth,
+                down,
+                across,
+                tile.threads(caps),
+                mma.m,
+                mma.n,
+                mma.k,
+                at_once | u32::from(whole) << 2,
+            ],
             subgroup: Some(caps.lanes),
             tile: (rows, cols),
         };
