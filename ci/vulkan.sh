@@ -10,7 +10,7 @@ if ! bring_lavapipe >target/ci-lavapipe.log 2>&1; then
     exit 0
 fi
 for shader in crates/kp-vulkan/src/spirv/*.spv; do
-    $SPIRV_VAL --target-env vulkan1.2 "$shader" || { echo "$shader is not valid"; exit 1; }
+    $SPIRV_VAL --target-env vulkan1.3 "$shader" || { echo "$shader is not valid"; exit 1; }
 done
 # Two at a time: most of it is one thread of the driver's, compiling.
 KP_CACHE_DIR='' KP_REQUIRE=vulkan CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$KP_LAVAPIPE \
