@@ -82,16 +82,6 @@ uint b_code(uint64_t origin, uint row, uint at) {
     return row < k && at < n ? code_at(b, b_place(origin, row, column(at)), B_TYPE) : 0u;
 }
 
-// Line and piece that a thread takes as its `e`-th of a tile, so that eight neighbours store to eight banks of 16 bytes: neighbouring
-// pieces where lines are long, else two of each second line, lines being an odd number of pieces apart. LINES are a multiple of 8.
-uvec2 place_of(uint e, uint pieces) {
-    if (pieces >= 8u || pieces < 2u) {
-        return uvec2(e / pieces, e % pieces);
-    }
-    const uint within = e % (8u * pieces);
-    return uvec2(e / (8u * pieces) * 8u + within / 2u % 4u * 2u + within / 8u % 2u, within / 16u * 2u + within % 2u);
-}
-
 // Eight elements of A along its line from (`row`, `col`).
 uvec4 a_piece(uint64_t origin, uint row, uint col) {
     if ((RUNS & 1u) != 0u && row + (A_ALONG_K ? 0u : 7u) < m && col + (A_ALONG_K ? 7u : 0u) < k) {
@@ -123,14 +113,14 @@ uint64_t from_b[B_TURNS];
 void aim(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0) {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
         const uint e = gl_LocalInvocationIndex + i * THREADS;
-        const uint line = place_of(e, A_PIECES).x;
-        const uint at = place_of(e, A_PIECES).y * 8u;
+        const uint line = e / A_PIECES;
+        const uint at = e % A_PIECES * 8u;
         from_a[i] = a + 2ul * a_place(a_origin, row_0 + (A_ALONG_K ? line : at), A_ALONG_K ? at : line);
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
         const uint e = gl_LocalInvocationIndex + i * THREADS;
-        const uint line = place_of(e, B_PIECES).x;
-        const uint at = place_of(e, B_PIECES).y * 8u;
+        const uint line = e / B_PIECES;
+        const uint at = e % B_PIECES * 8u;
         from_b[i] = b + 2ul * b_place(b_origin, B_ALONG_K ? at : line, column(col_0 + (B_ALONG_K ? line : at)));
     }
 }
@@ -155,12 +145,12 @@ void send_for(uint k_0) {
 // Puts what was sent for into shared memory.
 void put() {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
-        const uvec2 place = place_of(gl_LocalInvocationIndex + i * THREADS, A_PIECES);
-        a_tile[place.x * A_LINE + place.y] = next_a[i];
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        a_tile[e / A_PIECES * A_LINE + e % A_PIECES] = next_a[i];
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-        const uvec2 place = place_of(gl_LocalInvocationIndex + i * THREADS, B_PIECES);
-        b_tile[place.x * B_LINE + place.y] = next_b[i];
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        b_tile[e / B_PIECES * B_LINE + e % B_PIECES] = next_b[i];
     }
 }
 
@@ -211,7 +201,7 @@ void main() {
             if (k_0 + BK < k && is_whole(row_0, col_0, k_0 + BK)) {
                 send_for(k_0 + BK);
             }
-            for (uint s = 0u; s < BK; s += K) {
+            [[unroll]] for (uint s = 0u; s < BK; s += K) {
                 coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA> rows[ROWS];
                 [[unroll]] for (uint i = 0u; i < ROWS; i++) {
                     const uint row = part_row + i * M;

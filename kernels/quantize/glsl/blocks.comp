@@ -51,6 +51,15 @@ layout(push_constant, std430) uniform Push {
 const uint KEEP = KEPT == 0u ? 1u : KEPT;
 shared vec2 of_lanes[256];
 
+// x / y to the last bit, where neither it nor what is left of x is subnormal: drivers may divide to 2.5 ulp.
+float divided(float x, float y) {
+    precise const float near = x / y;
+    precise const float left = fma(-near, y, x);
+    const float better = fma(left, 1.0 / y, near);
+    // Infinite numbers and reciprocals leave nothing to add.
+    return is_nan(better) ? near : better;
+}
+
 // The largest number of Q's type.
 float largest_code() {
     switch (Q_TYPE) {
@@ -89,7 +98,7 @@ uint scale_code(float most, float by) {
         return SCALE_TYPE == E8M0 || SCALE_TYPE == UE4M3 ? 0u : to_code(1.0, SCALE_TYPE, false);
     }
     const float top = largest_code();
-    float wanted = most / top / by;
+    float wanted = divided(divided(most, top), by);
     int e = exponent_of(most) - exponent_of(top);
     if (RULE != NEAREST) {
         // The smallest that is no less is one more, where the digits are.
@@ -117,7 +126,7 @@ uint code_of(float value, float divisor, float zero) {
         return has_nan ? to_code(value, Q_TYPE, false) : (FLAGS & HAS_ZEROS) != 0u ? uint(zero) : Q_TYPE == NF4 ? 7u : 0u;
     }
     // 0 / 0 is not the number's fault.
-    const float quotient = (FLAGS & HAS_SCALES) == 0u ? value : value == 0.0 ? value : value / divisor;
+    const float quotient = (FLAGS & HAS_SCALES) == 0u ? value : value == 0.0 ? value : divided(value, divisor);
     return to_code((FLAGS & HAS_ZEROS) != 0u ? roundEven(quotient + zero) : quotient, Q_TYPE, (FLAGS & PROPAGATE) != 0u);
 }
 
@@ -222,7 +231,7 @@ void main() {
             if ((FLAGS & HAS_WHOLE) != 0u) {
                 const float most = uintBitsToFloat(Word(whole).v);
                 if ((FLAGS & HAS_GLOBAL) != 0u) {
-                    by = most == 0.0 ? 1.0 : uintBitsToFloat(max(floatBitsToUint(most / 2688.0), 1u));
+                    by = most == 0.0 ? 1.0 : uintBitsToFloat(max(floatBitsToUint(divided(most, 2688.0)), 1u));
                     if (of_all) {
                         Word(global).v = floatBitsToUint(by);
                     }
@@ -237,7 +246,7 @@ void main() {
             } else {
                 code = scale_code((FLAGS & HAS_ZEROS) != 0u ? extremes.x + extremes.y : extremes.x, by);
                 if ((FLAGS & HAS_ZEROS) != 0u) {
-                    zero = clamp(roundEven(extremes.x / of_code(code, SCALE_TYPE)), 0.0, largest_code());
+                    zero = clamp(roundEven(divided(extremes.x, of_code(code, SCALE_TYPE))), 0.0, largest_code());
                     if (first) {
                         store_code(zeros, place, U8, uint(zero));
                     }
