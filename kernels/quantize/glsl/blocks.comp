@@ -51,12 +51,14 @@ layout(push_constant, std430) uniform Push {
 const uint KEEP = KEPT == 0u ? 1u : KEPT;
 shared vec2 of_lanes[256];
 
-// x / y to the last bit, where neither it nor what is left of x is subnormal: drivers may divide to 2.5 ulp.
+// x / y to the last bit, for y of twelve digits at most: drivers may divide to 2.5 ulp. Both halves of the quotient have exact
+// products with y, and so has what is left of x.
 float divided(float x, float y) {
     precise const float near = x / y;
-    precise const float left = fma(-near, y, x);
-    const float better = fma(left, 1.0 / y, near);
-    // Infinite numbers and reciprocals leave nothing to add.
+    precise const float high = uintBitsToFloat(floatBitsToUint(near) & 0xfffff000u);
+    precise const float left = (x - high * y) - (near - high) * y;
+    precise const float better = near + left / y;
+    // Infinite numbers leave nothing to add.
     return is_nan(better) ? near : better;
 }
 
@@ -98,7 +100,7 @@ uint scale_code(float most, float by) {
         return SCALE_TYPE == E8M0 || SCALE_TYPE == UE4M3 ? 0u : to_code(1.0, SCALE_TYPE, false);
     }
     const float top = largest_code();
-    float wanted = divided(divided(most, top), by);
+    float wanted = divided(most, top) / by;
     int e = exponent_of(most) - exponent_of(top);
     if (RULE != NEAREST) {
         // The smallest that is no less is one more, where the digits are.
@@ -126,7 +128,7 @@ uint code_of(float value, float divisor, float zero) {
         return has_nan ? to_code(value, Q_TYPE, false) : (FLAGS & HAS_ZEROS) != 0u ? uint(zero) : Q_TYPE == NF4 ? 7u : 0u;
     }
     // 0 / 0 is not the number's fault.
-    const float quotient = (FLAGS & HAS_SCALES) == 0u ? value : value == 0.0 ? value : divided(value, divisor);
+    const float quotient = (FLAGS & HAS_SCALES) == 0u ? value : value == 0.0 ? value : value / divisor;
     return to_code((FLAGS & HAS_ZEROS) != 0u ? roundEven(quotient + zero) : quotient, Q_TYPE, (FLAGS & PROPAGATE) != 0u);
 }
 
@@ -246,7 +248,7 @@ void main() {
             } else {
                 code = scale_code((FLAGS & HAS_ZEROS) != 0u ? extremes.x + extremes.y : extremes.x, by);
                 if ((FLAGS & HAS_ZEROS) != 0u) {
-                    zero = clamp(roundEven(divided(extremes.x, of_code(code, SCALE_TYPE))), 0.0, largest_code());
+                    zero = clamp(roundEven(extremes.x / of_code(code, SCALE_TYPE)), 0.0, largest_code());
                     if (first) {
                         store_code(zeros, place, U8, uint(zero));
                     }
