@@ -16,7 +16,7 @@ use crate::{
     wisdom::{Machine, Warning, Wisdom, store::Store},
 };
 use kp_hal::{
-    Backend, Buffer, Caps, Device, DeviceInfo, ErrorKind, MemoryKind, Op, OpSpec, Plan, Problem, Queue,
+    Backend, Buffer, Caps, Device, DeviceInfo, ErrorKind, Label, MemoryKind, Nanos, Op, OpSpec, Plan, Problem, Queue,
     device::capturing,
     op::{EachOp, each_op},
 };
@@ -27,6 +27,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 /// One device and its kernels. Cheap to clone; clones are the same engine, usable from any thread.
@@ -219,8 +220,8 @@ impl Engine {
     #[inline(never)]
     fn plan_cold<S: OpSpec>(&self, problem: &Problem<S>) -> kp_hal::Result<Plan<S::Op>> {
         not_while_recording("planning a new problem")?;
-        let _span = tracing::debug_span!("plan", %problem).entered();
-        let start = std::time::Instant::now();
+        let _span = planning(problem);
+        let start = Instant::now();
         let found = self.candidates(problem);
         if found.accepted.is_empty() {
             return Err(ErrorKind::Unsupported(found.rejected).into());
@@ -231,14 +232,12 @@ impl Engine {
             let label = candidate.label();
             match candidate.kernel.plan(&self.0.device, problem, candidate.variant) {
                 Ok(plan) => {
-                    let how = if candidate.measured.is_some() { "measured" } else { "estimated" };
-                    tracing::debug!(kernel = %label, time = %candidate.time(), how, took = ?start.elapsed(), "planned");
+                    note_planned(label, candidate.time(), candidate.measured.is_some(), start.elapsed());
                     planned = Some(plan);
                     break;
                 }
                 Err(error) => {
-                    tracing::warn!(kernel = %label, %error, "cannot be planned; trying the next");
-                    failed.push((label, error.to_string()));
+                    failed.push(note_failed(label, &error));
                     first.get_or_insert(error);
                 }
             }
@@ -301,6 +300,21 @@ impl Engine {
         let (_, cache) = self.0.caches.iter().find(|(op, _)| *op == of)?;
         (&**cache as &dyn Any).downcast_ref()
     }
+}
+
+// Outside `plan_cold`, which is compiled for every op.
+fn planning(problem: &dyn fmt::Display) -> tracing::span::EnteredSpan {
+    tracing::debug_span!("plan", %problem).entered()
+}
+
+fn note_planned(kernel: Label, time: Nanos, measured: bool, took: Duration) {
+    let how = if measured { "measured" } else { "estimated" };
+    tracing::debug!(%kernel, %time, how, ?took, "planned");
+}
+
+fn note_failed(kernel: Label, error: &kp_hal::Error) -> (Label, String) {
+    tracing::warn!(%kernel, %error, "cannot be planned; trying the next");
+    (kernel, error.to_string())
 }
 
 /// Refuses what compiles, allocates or waits while this thread records: a driver would refuse some of it halfway and

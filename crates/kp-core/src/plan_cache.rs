@@ -31,7 +31,8 @@ pub type Failures = Vec<(Label, String)>;
 /// Time is counted in insertions, so that a hit writes nothing unless a plan was added since the last hit on it.
 pub struct PlanCache<O: Op> {
     plans: RwLock<Map<O, Entry<O>>>,
-    failures: RwLock<Map<O, Failures>>,
+    /// So few, and so rarely asked for, that a list does.
+    failures: RwLock<Vec<(Problem<O::Spec>, Failures)>>,
     /// Counts insertions.
     now: AtomicU64,
     /// Counts clearings.
@@ -128,21 +129,20 @@ impl<O: Op> PlanCache<O> {
         if failures.len() >= FAILURES {
             failures.clear();
         }
-        failures.insert(*problem, failed);
+        failures.retain(|(of, _)| of != problem);
+        failures.push((*problem, failed));
     }
 
     /// The kernels that failed when `problem` was planned.
     pub fn failures(&self, problem: &Problem<O::Spec>) -> Failures {
-        self.failures.read().unwrap_or_else(PoisonError::into_inner).get(problem).cloned().unwrap_or_default()
+        let failures = self.failures.read().unwrap_or_else(PoisonError::into_inner);
+        failures.iter().find(|(of, _)| of == problem).map(|(_, failed)| failed.clone()).unwrap_or_default()
     }
 }
 
 /// Drops the `BATCH` plans not used for longest.
 fn make_room<O: Op>(plans: &mut Map<O, Entry<O>>) {
-    let mut ages: Vec<u64> = plans.values().map(|e| e.used.load(Ordering::Relaxed)).collect();
-    let (older, &mut age, _) = ages.select_nth_unstable(BATCH - 1);
-    // Several may share the age at which the batch ends; only as many of them go as are needed.
-    let mut of_that_age = BATCH - older.iter().filter(|&&used| used < age).count();
+    let (age, mut of_that_age) = oldest(plans.values().map(|e| e.used.load(Ordering::Relaxed)).collect());
     plans.retain(|_, entry| match entry.used.load(Ordering::Relaxed).cmp(&age) {
         Less => false,
         Equal if of_that_age > 0 => {
@@ -151,6 +151,13 @@ fn make_room<O: Op>(plans: &mut Map<O, Entry<O>>) {
         }
         Equal | Greater => true,
     });
+}
+
+/// The greatest of the `BATCH` least `ages`, and how many of them are that great: several may share it, and only as many of
+/// them go as are needed.
+fn oldest(mut ages: Vec<u64>) -> (u64, usize) {
+    let (older, &mut age, _) = ages.select_nth_unstable(BATCH - 1);
+    (age, BATCH - older.iter().filter(|&&used| used < age).count())
 }
 
 /// Passes on the one number that a problem hashes as, its fingerprint.

@@ -12,7 +12,7 @@ use crate::{
     wisdom::Fact,
 };
 use kp_hal::{
-    AnyProblem, ErrorKind, Label, Nanos, Op, Problem, Queue,
+    AnyProblem, ErrorKind, Label, Nanos, Op, Problem, Queue, Unsupported,
     op::{OpVisitor, View},
 };
 use measure::{Operands, median};
@@ -198,86 +198,105 @@ impl OpVisitor for One<'_, '_, '_> {
     type Out = kp_hal::Result<()>;
 
     fn visit<O: Op>(self, problem: &Problem<O::Spec>) -> Self::Out {
+        let found = self.session.engine.candidates(problem);
+        let entries: Vec<Entry> = found
+            .accepted
+            .iter()
+            .map(|c| Entry { label: c.label(), time: c.time(), measured: c.measured, code: c.kernel.code() })
+            .collect();
+        // Inputs are made when the first candidate needs them.
+        let mut operands: Option<Operands> = None;
+        let any = self.any;
+        self.measure(&entries, found.rejected, &mut |session, at, share| {
+            let Some(at) = at else {
+                operands = None;
+                return Ok(Nanos(0));
+            };
+            if operands.is_none() {
+                operands = Some(Operands::new::<O>(session.engine, &mut *session.queue, problem, any, session.fill)?);
+            }
+            let views: Vec<Option<View<'_>>> = operands.as_mut().expect("just made").views();
+            let args = <O::Args<'_> as kp_hal::Args<'_>>::bind(views)?;
+            let Candidate { kernel, variant, .. } = found.accepted[at];
+            let plan = kernel.plan(session.engine.device(), problem, variant)?;
+            median(&mut *session.queue, share, &mut |queue| plan.launch(queue, &args))
+        })
+    }
+}
+
+/// What is told of a candidate, whatever its op.
+struct Entry {
+    label: Label,
+    time: Nanos,
+    measured: Option<Nanos>,
+    code: u64,
+}
+
+/// Plans the candidate at a place and takes its time, for about so long; without a place, drops the buffers it made.
+type Run<'r> = dyn FnMut(&mut Session<'_, '_>, Option<usize>, Duration) -> kp_hal::Result<Nanos> + 'r;
+
+impl One<'_, '_, '_> {
+    /// Measures the candidates that `entries` tell of; apart from `visit` so that it is compiled once.
+    fn measure(
+        self,
+        entries: &[Entry],
+        rejected: Vec<(&'static str, Unsupported)>,
+        run: &mut Run<'_>,
+    ) -> kp_hal::Result<()> {
         let Self { session, any, place } = self;
-        let _span = tracing::debug_span!("measure", %problem).entered();
-        let found = session.engine.candidates(problem);
+        let _span = tracing::debug_span!("measure", problem = %any).entered();
         let share = share_of(session.left(), place.1 - place.0);
         let end = Instant::now().checked_add(share);
-        let whole = |session: &mut Session<'_, '_>, outcome| {
+        if entries.is_empty() {
+            let outcome = Outcome::Failed(ErrorKind::Unsupported(rejected).to_string());
             session.tuned.measurements.push(Measurement { problem: *any, label: None, outcome });
-            Ok(())
-        };
-        if found.accepted.is_empty() {
-            let why = ErrorKind::Unsupported(found.rejected).to_string();
-            return whole(session, Outcome::Failed(why));
+            return Ok(());
         }
-        // Inputs are made when the first candidate needs them.
-        let mut operands = None;
-        for (at, candidate) in found.accepted.iter().enumerate() {
+        for (at, entry) in entries.iter().enumerate() {
+            let &Entry { label, time: expected, measured, code } = entry;
             let progress = Progress {
                 problem: any,
                 problems: place,
-                label: candidate.label(),
-                candidates: (at, found.accepted.len()),
+                label,
+                candidates: (at, entries.len()),
                 outcome: None,
                 elapsed: session.start.elapsed(),
             };
             session.tell(progress);
             let share = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            let share = share_of(share, found.accepted.len() - at);
-            let outcome = match candidate.measured.filter(|_| !session.again) {
+            let share = share_of(share, entries.len() - at);
+            let outcome = match measured.filter(|_| !session.again) {
                 Some(time) => Outcome::Known(time),
                 None if session.left().is_zero() => Outcome::Skipped("the budget is spent".into()),
-                None if Nanos::from(session.left()) < candidate.time() => {
-                    let (needs, left) = (candidate.time(), Nanos::from(session.left()));
-                    Outcome::Skipped(format!("one launch may take {needs}, {left} are left"))
+                None if Nanos::from(session.left()) < expected => {
+                    let left = Nanos::from(session.left());
+                    Outcome::Skipped(format!("one launch may take {expected}, {left} are left"))
                 }
-                None => match run(session, problem, candidate, &mut operands, any, share) {
+                None => match run(session, Some(at), share) {
                     Ok(time) => Outcome::Measured(time),
                     Err(error) => {
-                        tracing::warn!(kernel = %candidate.label(), %error, "cannot be measured");
+                        tracing::warn!(kernel = %label, %error, "cannot be measured");
                         if let ErrorKind::Fault(fault) = error.kind() {
                             if fault.device_lost {
                                 return Err(error);
                             }
                             // A faulted queue stays so; buffers it used may be in any state.
                             session.queue = session.engine.queue()?;
-                            operands = None;
+                            run(session, None, Duration::ZERO)?;
                         }
                         Outcome::Failed(error.to_string())
                     }
                 },
             };
             if let Outcome::Measured(time) = outcome {
-                let fact = Fact { time, code: candidate.kernel.code() };
-                session.engine.record(any, candidate.label(), fact);
-                tracing::debug!(kernel = %candidate.label(), %time, "measured");
+                session.engine.record(any, label, Fact { time, code });
+                tracing::debug!(kernel = %label, %time, "measured");
             }
             session.tell(Progress { outcome: Some(&outcome), elapsed: session.start.elapsed(), ..progress });
-            let label = Some(candidate.label());
-            session.tuned.measurements.push(Measurement { problem: *any, label, outcome });
+            session.tuned.measurements.push(Measurement { problem: *any, label: Some(label), outcome });
         }
         Ok(())
     }
-}
-
-/// Plans one candidate and takes its time, for about `share`.
-fn run<O: Op>(
-    session: &mut Session<'_, '_>,
-    problem: &Problem<O::Spec>,
-    candidate: &Candidate<O>,
-    operands: &mut Option<Operands>,
-    any: &AnyProblem,
-    share: Duration,
-) -> kp_hal::Result<Nanos> {
-    if operands.is_none() {
-        *operands = Some(Operands::new::<O>(session.engine, &mut *session.queue, problem, any, session.fill)?);
-    }
-    let operands = operands.as_mut().expect("just made");
-    let views: Vec<Option<View<'_>>> = operands.views();
-    let args = <O::Args<'_> as kp_hal::Args<'_>>::bind(views)?;
-    let plan = candidate.kernel.plan(session.engine.device(), problem, candidate.variant)?;
-    median(&mut *session.queue, share, |queue| plan.launch(queue, &args))
 }
 
 /// An equal part for each of `among`.

@@ -4,7 +4,7 @@ use super::Fill;
 use crate::engine::Engine;
 use kp_hal::{
     AnyProblem, Args, Buffer, ErrorKind, Nanos, Op, Problem, Queue, Result,
-    op::{Operand, View, needs},
+    op::{Need, Operand, View, needs},
 };
 use std::time::{Duration, Instant};
 
@@ -31,10 +31,21 @@ impl Operands {
         any: &AnyProblem,
         fill: &mut dyn Fill,
     ) -> Result<Self> {
-        let operands = <O::Args<'_> as Args<'_>>::OPERANDS;
         let needs = needs::<O>(problem);
-        let present = (0..operands.len()).map(|i| needs.get(i)).filter(|need| need.is_present());
-        let wanted = present.fold(0_u64, |sum, need| sum.saturating_add(need.bytes));
+        let operands = <O::Args<'_> as Args<'_>>::OPERANDS;
+        let list: Vec<_> = (0..operands.len()).map(|i| (&operands[i], needs.get(i))).collect();
+        Self::of(engine, queue, &list, any, fill)
+    }
+
+    fn of(
+        engine: &Engine,
+        queue: &mut dyn Queue,
+        operands: &[(&'static Operand, &Need)],
+        any: &AnyProblem,
+        fill: &mut dyn Fill,
+    ) -> Result<Self> {
+        let present = operands.iter().filter(|(_, need)| need.is_present());
+        let wanted = present.fold(0_u64, |sum, (_, need)| sum.saturating_add(need.bytes));
         let memory = engine.device().memory()?;
         let full = |wanted| ErrorKind::OutOfMemory { wanted, free: memory.free, total: memory.total };
         if wanted > memory.free {
@@ -42,8 +53,7 @@ impl Operands {
         }
         let mut list = Vec::with_capacity(operands.len());
         let mut host = Vec::new();
-        for (i, operand) in operands.iter().enumerate() {
-            let need = needs.get(i);
+        for &(operand, need) in operands {
             if !need.is_present() {
                 list.push((operand, None));
                 continue;
@@ -76,16 +86,16 @@ impl Operands {
 pub(super) fn median(
     queue: &mut dyn Queue,
     share: Duration,
-    mut launch: impl FnMut(&mut dyn Queue) -> Result<()>,
+    launch: &mut dyn FnMut(&mut dyn Queue) -> Result<()>,
 ) -> Result<Nanos> {
     let start = Instant::now();
     // The first launch pays for pages, caches and clocks; the second says how many a reading takes.
-    reading(queue, 1, &mut launch)?;
-    let once = reading(queue, 1, &mut launch)?;
+    reading(queue, 1, launch)?;
+    let once = reading(queue, 1, launch)?;
     let launches = (READING.0 / once.0).clamp(1, MOST_LAUNCHES);
-    let mut times = vec![if launches == 1 { once } else { reading(queue, launches, &mut launch)? }];
+    let mut times = vec![if launches == 1 { once } else { reading(queue, launches, launch)? }];
     while times.len() < READINGS && start.elapsed() < share {
-        times.push(reading(queue, launches, &mut launch)?);
+        times.push(reading(queue, launches, launch)?);
     }
     times.sort_unstable();
     Ok(times[times.len() / 2])
@@ -95,7 +105,7 @@ pub(super) fn median(
 fn reading(
     queue: &mut dyn Queue,
     launches: u64,
-    launch: &mut impl FnMut(&mut dyn Queue) -> Result<()>,
+    launch: &mut dyn FnMut(&mut dyn Queue) -> Result<()>,
 ) -> Result<Nanos> {
     queue.sync()?;
     let start = Instant::now();

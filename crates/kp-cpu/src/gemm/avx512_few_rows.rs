@@ -141,30 +141,23 @@ impl<E> Numbers<E> {
         let dtype = spec.b.dtype();
         let kind = kind(dtype).expect("a supported type");
         macro_rules! loops {
-            ($code:ty, $scaled:literal, $shifted:literal) => {
+            ($code:ty) => {
                 [
-                    dots::<$code, 1, { one_row(<$code>::KIND) }, 1, $scaled, $shifted> as Loop,
-                    dots::<$code, 2, 4, 1, $scaled, $shifted> as Loop,
-                    dots::<$code, 4, 4, 1, $scaled, $shifted> as Loop,
-                    dots::<$code, 8, 2, 1, $scaled, $shifted> as Loop,
+                    dots::<$code, 1, { one_row(<$code>::KIND) }> as Loop,
+                    dots::<$code, 2, 4> as Loop,
+                    dots::<$code, 4, 4> as Loop,
+                    dots::<$code, 8, 2> as Loop,
                 ]
             };
         }
-        let loops = match (kind, varies(spec), spec.b.format.has_zero()) {
-            (Kind::F32, ..) => loops!(F32, false, false),
-            (Kind::Bf16, ..) => loops!(Bf16, false, false),
-            (Kind::F16, ..) => loops!(F16, false, false),
-            (Kind::I8, false, _) => loops!(I8, false, false),
-            (Kind::I8, true, false) => loops!(I8, true, false),
-            (Kind::I8, true, true) => loops!(I8, true, true),
-            (Kind::U8, false, _) => loops!(U8, false, false),
-            (Kind::U8, true, false) => loops!(U8, true, false),
-            (Kind::U8, true, true) => loops!(U8, true, true),
-            (Kind::Bytes, false, _) => loops!(Bytes, false, false),
-            (Kind::Bytes, true, _) => loops!(Bytes, true, false),
-            (Kind::Nibbles, false, _) => loops!(Nibbles, false, false),
-            (Kind::Nibbles, true, false) => loops!(Nibbles, true, false),
-            (Kind::Nibbles, true, true) => loops!(Nibbles, true, true),
+        let loops = match kind {
+            Kind::F32 => loops!(F32),
+            Kind::Bf16 => loops!(Bf16),
+            Kind::F16 => loops!(F16),
+            Kind::I8 => loops!(I8),
+            Kind::U8 => loops!(U8),
+            Kind::Bytes => loops!(Bytes),
+            Kind::Nibbles => loops!(Nibbles),
         };
         let table = Box::new(table(kind, dtype));
         Self { spec: *spec, kind, table, loops, varies: varies(spec), kind_of_end: PhantomData }
@@ -250,6 +243,11 @@ impl<E: Tail> Dots for Numbers<E> {
         for sums in sums.chunks_mut(ld).take(item.rows) {
             sums[..columns.len()].fill(E::ZERO);
         }
+        // Loops over four bits scale by a list in any case.
+        let listed = self.varies || self.kind == Kind::Nibbles;
+        if listed && !self.varies {
+            scales.fill(1.0);
+        }
         let most = (NEAR / (rows * STEP * size_of::<f32>())).max(1);
         for first in (0..self.steps()).step_by(most) {
             let steps = first..(first + most).min(self.steps());
@@ -270,6 +268,8 @@ impl<E: Tail> Dots for Numbers<E> {
                     unsafe {
                         if self.varies {
                             lists::scales(b, item.b, o, inner.start, dots::SHARE, &mut scales[..shares]);
+                        }
+                        if listed {
                             column.scales = &scales[..shares];
                         }
                         if b.matrix.format.has_zero() {

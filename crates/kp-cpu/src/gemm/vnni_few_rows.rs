@@ -180,29 +180,22 @@ impl<E> Codes<E> {
     fn new(spec: &GemmSpec) -> Self {
         let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
         let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
-        macro_rules! scaled {
-            ($width:ty, $vary:literal, $shifted:literal) => {
-                Loops::Scaled([
-                    scaled::<$width, 1, 8, $vary, $shifted> as Scaled,
-                    scaled::<$width, 2, 4, $vary, $shifted> as Scaled,
-                    scaled::<$width, 4, 4, $vary, $shifted> as Scaled,
-                    scaled::<$width, 8, 2, $vary, $shifted> as Scaled,
-                ])
-            };
-        }
         macro_rules! loops {
             ($width:ty) => {
-                match (a_varies || b_varies, a_varies, spec.b.format.has_zero()) {
-                    (false, ..) => Loops::Whole([
-                        whole::<$width, 1, 8, 1> as Whole,
-                        whole::<$width, 2, 4, 1> as Whole,
-                        whole::<$width, 4, 4, 1> as Whole,
-                        whole::<$width, 8, 2, 1> as Whole,
-                    ]),
-                    (true, false, false) => scaled!($width, false, false),
-                    (true, false, true) => scaled!($width, false, true),
-                    (true, true, false) => scaled!($width, true, false),
-                    (true, true, true) => scaled!($width, true, true),
+                if a_varies || b_varies {
+                    Loops::Scaled([
+                        scaled::<$width, 1, 8> as Scaled,
+                        scaled::<$width, 2, 4> as Scaled,
+                        scaled::<$width, 4, 4> as Scaled,
+                        scaled::<$width, 8, 2> as Scaled,
+                    ])
+                } else {
+                    Loops::Whole([
+                        whole::<$width, 1, 8> as Whole,
+                        whole::<$width, 2, 4> as Whole,
+                        whole::<$width, 4, 4> as Whole,
+                        whole::<$width, 8, 2> as Whole,
+                    ])
                 }
             };
         }
@@ -299,6 +292,7 @@ impl<E: Tail> Dots for Codes<E> {
     fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k, count) = (&product.b, self.spec.k as usize, self.lanes());
+        let has_zero = b.matrix.format.has_zero();
         let height = columns::height(item.rows.max(1));
         let rows = HEIGHTS[height];
         let lens = self.a_lens(rows);
@@ -342,13 +336,14 @@ impl<E: Tail> Dots for Codes<E> {
                         if self.b_varies {
                             lists::scales(b, item.b, o, inner.start, SHARE, &mut scales[..shares]);
                         }
-                        if b.matrix.format.has_zero() {
+                        if has_zero {
                             lists::zeros(b, item.b, o, inner.start, SHARE, &mut zeros[..shares]);
                             zeros[..shares].iter_mut().for_each(|zero| *zero += self.offset as f32);
                         }
                     }
                     let codes = columns::codes(b, item.b, o, inner.clone());
-                    *column = Column { codes, scales: &scales[..shares], zeros: &zeros[..shares], ahead };
+                    let zeros = if has_zero { &zeros[..shares] } else { &[] };
+                    *column = Column { codes, scales: &scales[..shares], zeros, ahead };
                 }
                 let places = o - columns.start..columns.len();
                 match &self.loops {

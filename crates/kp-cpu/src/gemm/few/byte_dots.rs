@@ -10,7 +10,7 @@
 
 use super::dots::{Ends, SHARE, STEP, SUMS, add_lanes, ask, ends};
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_add_epi32, _mm512_and_si512,
+    __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_and_si512,
     _mm512_broadcast_i32x4, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
     _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
     _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setr_epi32, _mm512_setzero_ps,
@@ -83,7 +83,7 @@ pub(crate) struct Rows<'a> {
 /// If the rows do not cover the columns' steps.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn whole<T: Width, const R: usize, const C: usize, const N: usize>(
+pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
     lift: &Lift,
     a: Rows<'_>,
     columns: &[Column<'_>],
@@ -91,7 +91,7 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize, const N: usize>(
 ) {
     let (columns, count) = alike::<T, C>(columns);
     let a = &a.codes[..count * R * STEP];
-    let mut totals = [[[_mm512_setzero_si512(); N]; C]; R];
+    let mut totals = [[_mm512_setzero_si512(); C]; R];
     let lift = Lifting::new(lift);
     let mut last = None;
     for s in 0..count {
@@ -109,7 +109,7 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize, const N: usize>(
                     for r in 0..R {
                         let row = _mm512_loadu_si512(a.add(r * STEP + i * 64).cast());
                         for c in 0..C {
-                            totals[r][c][i % N] = _mm512_dpbusd_epi32(totals[r][c][i % N], parts[c][h], row);
+                            totals[r][c] = _mm512_dpbusd_epi32(totals[r][c], parts[c][h], row);
                         }
                     }
                 }
@@ -117,22 +117,21 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize, const N: usize>(
         }
     }
     for (r, totals) in totals.iter().enumerate() {
-        for (c, totals) in totals.iter().enumerate() {
-            let total = totals[1..].iter().fold(totals[0], |a, &b| _mm512_add_epi32(a, b));
+        for (c, &total) in totals.iter().enumerate() {
             let sum = &mut sums[c * R + r];
             *sum = sum.wrapping_add(_mm512_reduce_add_epi32(total));
         }
     }
 }
 
-/// Adds to `sums` the products alike, with scales that change along k: those of columns, and of rows if they `VARY`; and
-/// zero points if columns are `SHIFTED`.
+/// Adds to `sums` the products alike, with scales that change along k: those of columns, and of rows if there are some; and
+/// with zero points if columns have them.
 ///
 /// # Panics
 /// If rows, scales or zero points do not cover the columns' steps.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const VARY: bool, const SHIFTED: bool>(
+pub(crate) fn scaled<T: Width, const R: usize, const C: usize>(
     lift: &Lift,
     a: Rows<'_>,
     columns: &[Column<'_>],
@@ -141,7 +140,9 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const VARY: bool,
     let (columns, count) = alike::<T, C>(columns);
     let lanes = count * R * T::LINES * 16;
     let (rows, given) = (&a.codes[..count * R * STEP], &a.lanes[..lanes]);
-    let row_scales = if VARY { &a.scales[..lanes] } else { &[] };
+    // Asked at run time, to have fewer loops.
+    let (vary, shifted) = (!a.scales.is_empty(), !columns[0].zeros.is_empty());
+    let row_scales = if vary { &a.scales[..lanes] } else { &[] };
     let mut totals = [[_mm512_setzero_ps(); C]; R];
     let lift = Lifting::new(lift);
     let mut last = None;
@@ -155,7 +156,7 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const VARY: bool,
                 // SAFETY: a whole step of codes is there.
                 parts[c] = unsafe { lift.line::<T>(starts[c].add(64 * line)) };
                 scales[c] = shared::<T>(&columns[c].scales[share.clone()], line);
-                if SHIFTED {
+                if shifted {
                     zeros[c] = shared::<T>(&columns[c].zeros[share.clone()], line);
                 }
             }
@@ -164,7 +165,7 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const VARY: bool,
                 // SAFETY: vectors of this step, line and row, which are there.
                 unsafe {
                     let given = _mm512_loadu_si512(given.as_ptr().add(at).cast());
-                    let mut sums = [if SHIFTED { _mm512_setzero_si512() } else { given }; C];
+                    let mut sums = [if shifted { _mm512_setzero_si512() } else { given }; C];
                     for h in 0..2 / T::LINES {
                         let i = 2 * line / T::LINES + h;
                         let row = _mm512_loadu_si512(rows.as_ptr().add((s * R + r) * STEP + i * 64).cast());
@@ -172,17 +173,25 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const VARY: bool,
                             sums[c] = _mm512_dpbusd_epi32(sums[c], parts[c][h], row);
                         }
                     }
+                    let mut numbers = [_mm512_setzero_ps(); C];
                     for c in 0..C {
-                        let mut sum = _mm512_cvtepi32_ps(sums[c]);
-                        if SHIFTED {
-                            // Whole numbers below 2²⁴: exact.
-                            sum = _mm512_fnmadd_ps(zeros[c], _mm512_castsi512_ps(given), sum);
+                        numbers[c] = _mm512_cvtepi32_ps(sums[c]);
+                    }
+                    if shifted {
+                        // Whole numbers below 2²⁴: exact.
+                        let given = _mm512_castsi512_ps(given);
+                        for c in 0..C {
+                            numbers[c] = _mm512_fnmadd_ps(zeros[c], given, numbers[c]);
                         }
-                        let scale = match VARY {
-                            true => _mm512_mul_ps(scales[c], _mm512_loadu_ps(row_scales.as_ptr().add(at))),
-                            false => scales[c],
-                        };
-                        totals[r][c] = _mm512_fmadd_ps(sum, scale, totals[r][c]);
+                    }
+                    if vary {
+                        let scale = _mm512_loadu_ps(row_scales.as_ptr().add(at));
+                        for c in 0..C {
+                            numbers[c] = _mm512_mul_ps(numbers[c], scale);
+                        }
+                    }
+                    for c in 0..C {
+                        totals[r][c] = _mm512_fmadd_ps(numbers[c], scales[c], totals[r][c]);
                     }
                 }
             }

@@ -14,7 +14,7 @@ use std::arch::x86_64::{
     _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
     _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
     _mm512_permutex2var_epi8, _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setr_epi32, _mm512_setzero_pd, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32,
+    _mm512_setr_epi32, _mm512_setzero_pd, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_slli_epi32,
     _mm512_srlv_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_ternarylogic_epi32, _mm512_unpackhi_epi8,
     _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi8, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
@@ -47,6 +47,14 @@ impl Kind {
             Self::Bf16 | Self::F16 => 2 * STEP,
             Self::I8 | Self::U8 | Self::Bytes => STEP,
             Self::Nibbles => STEP / 2,
+        }
+    }
+
+    /// Bytes from a step's first half to its second; its four bits are in the same bytes.
+    const fn half_bytes(self) -> usize {
+        match self {
+            Self::Nibbles => 0,
+            _ => self.step_bytes() / 2,
         }
     }
 
@@ -96,12 +104,13 @@ pub(crate) struct Column<'a> {
 }
 
 /// Adds to `sums` the products of `R` rows `a` with `C` columns of one length, column by column; `a` holds for each step
-/// and row eight vectors, zeros past the end. The sums of each row and column are kept in `N` vectors.
+/// and row eight vectors, zeros past the end. Columns of four bits have scales.
 ///
 /// # Panics
 /// If `a`, the scales or the zero points do not cover the columns' steps.
+#[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn dots<T: Code, const R: usize, const C: usize, const N: usize, const SCALED: bool, const SHIFTED: bool>(
+pub(crate) fn dots<T: Code, const R: usize, const C: usize>(
     table: &Table,
     a: &[f32],
     columns: &[Column<'_>],
@@ -110,98 +119,99 @@ pub(crate) fn dots<T: Code, const R: usize, const C: usize, const N: usize, cons
     let columns: &[Column<'_>; C] = columns.try_into().expect("as many columns as the loop is for");
     let bytes = T::KIND.step_bytes();
     let steps = columns[0].codes.len().div_ceil(bytes);
+    // Asked at run time: a loop for each answer would be most of this crate's machine code.
+    let (scaled, shifted) = (!columns[0].scales.is_empty(), !columns[0].zeros.is_empty());
+    check(columns, steps, (scaled || T::KIND == Kind::Nibbles, shifted));
     assert!(a.len() >= steps * R * STEP, "rows of {} numbers for {steps} steps", a.len() / R);
-    for Column { codes, scales, zeros, .. } in columns {
-        assert!(
-            codes.len() == columns[0].codes.len(),
-            "columns of {} and {} bytes",
-            columns[0].codes.len(),
-            codes.len()
-        );
-        assert!(!SCALED || scales.len() * SHARE >= steps * STEP, "{} scales for {steps} steps", scales.len());
-        assert!(!SHIFTED || zeros.len() * SHARE >= steps * STEP, "{} zero points for {steps} steps", zeros.len());
+    let mut tables = [_mm512_setzero_si512(); 4];
+    for t in 0..4 {
+        // SAFETY: 64 bytes.
+        tables[t] = unsafe { _mm512_loadu_si512(table.0[t].as_ptr().cast()) };
     }
-    // SAFETY: each is 64 bytes.
-    let tables = unsafe {
-        let at = table.0.as_ptr().cast::<__m512i>();
-        [
-            _mm512_loadu_si512(at),
-            _mm512_loadu_si512(at.add(1)),
-            _mm512_loadu_si512(at.add(2)),
-            _mm512_loadu_si512(at.add(3)),
-        ]
-    };
-    let mut totals = [[[_mm512_setzero_ps(); N]; C]; R];
     let mut codes: [&[u8]; C] = [&[]; C];
     for c in 0..C {
         codes[c] = columns[c].codes;
     }
+    // Few rows: sums of eight neighbours, then their scale. More: numbers are scaled once for all rows.
+    let sums_are_scaled = T::KIND == Kind::Nibbles && R <= FEW;
+    let mut totals = [[_mm512_setzero_ps(); C]; R];
     let mut last: Ends<C>;
     for s in 0..steps {
-        let part = |list: &[f32]| list.as_ptr().wrapping_add(s * STEP / SHARE);
-        // SAFETY: a whole step of codes is there, and of all else, as asserted; where it is empty, it is not read.
-        unsafe {
-            let mut starts = [std::ptr::null(); C];
-            if (s + 1) * bytes <= codes[0].len() {
-                for c in 0..C {
-                    starts[c] = codes[c].as_ptr().add(s * bytes);
-                    ask(starts[c].wrapping_add(columns[c].ahead), bytes);
-                }
-            } else {
-                last = ends(codes, s * bytes);
-                for c in 0..C {
-                    starts[c] = last[c].as_ptr();
-                }
+        let mut starts = [std::ptr::null(); C];
+        if (s + 1) * bytes <= codes[0].len() {
+            for c in 0..C {
+                starts[c] = codes[c][s * bytes..].as_ptr();
+                ask(starts[c].wrapping_add(columns[c].ahead), bytes);
             }
-            let row = a.as_ptr().add(s * R * STEP);
-            // Few rows: sums of eight neighbours, then their scale. More: numbers are scaled once for all rows.
-            let sums_are_scaled = SCALED && T::KIND == Kind::Nibbles && R <= FEW;
-            let mut sums = if sums_are_scaled { [[[_mm512_setzero_ps(); N]; C]; R] } else { totals };
-            // Written out, so that shifts and places are constants.
-            macro_rules! vectors {
-                ($($j:literal)*) => {$({
-                    let mut numbers = [_mm512_setzero_ps(); C];
-                    for c in 0..C {
-                        numbers[c] = vector::<T>(&tables, starts[c], $j);
-                        if SHIFTED {
-                            numbers[c] = _mm512_sub_ps(numbers[c], shared::<T>(part(columns[c].zeros), $j));
-                        }
-                        if SCALED && !sums_are_scaled {
-                            numbers[c] = _mm512_mul_ps(numbers[c], shared::<T>(part(columns[c].scales), $j));
-                        }
-                    }
-                    for r in 0..R {
-                        let a = _mm512_loadu_ps(row.add((8 * r + $j) * 16));
+        } else {
+            last = ends(codes, s * bytes);
+            for c in 0..C {
+                starts[c] = last[c].as_ptr();
+            }
+        }
+        let mut sums = if sums_are_scaled { [[_mm512_setzero_ps(); C]; R] } else { totals };
+        for half in 0..2 {
+            let part = |list: &[f32]| list.as_ptr().wrapping_add(s * STEP / SHARE);
+            // SAFETY: a whole step of codes is there, and of all else, as asserted; where it is empty, it is not read.
+            unsafe {
+                let row = a.as_ptr().add((s * R * 8 + 4 * half) * 16);
+                // Written out, so that places are constants.
+                macro_rules! vectors {
+                    ($($j:literal)*) => {$({
+                        let mut numbers = [_mm512_setzero_ps(); C];
                         for c in 0..C {
-                            sums[r][c][$j % N] = _mm512_fmadd_ps(numbers[c], a, sums[r][c][$j % N]);
+                            numbers[c] = vector::<T>(&tables, starts[c], half, $j);
                         }
-                    }
-                })*};
-            }
-            vectors!(0 1 2 3 4 5 6 7);
-            if sums_are_scaled {
-                for c in 0..C {
-                    let scale = shared::<T>(part(columns[c].scales), 0);
-                    for r in 0..R {
-                        let sum = sums[r][c][1..].iter().fold(sums[r][c][0], |a, &b| _mm512_add_ps(a, b));
-                        totals[r][c][0] = _mm512_fmadd_ps(sum, scale, totals[r][c][0]);
-                    }
+                        if shifted {
+                            for c in 0..C {
+                                numbers[c] = _mm512_sub_ps(numbers[c], shared::<T>(part(columns[c].zeros), half, $j));
+                            }
+                        }
+                        if scaled && !sums_are_scaled {
+                            for c in 0..C {
+                                numbers[c] = _mm512_mul_ps(numbers[c], shared::<T>(part(columns[c].scales), half, $j));
+                            }
+                        }
+                        for r in 0..R {
+                            let a = _mm512_loadu_ps(row.add((8 * r + $j) * 16));
+                            for c in 0..C {
+                                sums[r][c] = _mm512_fmadd_ps(numbers[c], a, sums[r][c]);
+                            }
+                        }
+                    })*};
                 }
-            } else {
-                totals = sums;
+                vectors!(0 1 2 3);
             }
+        }
+        if sums_are_scaled {
+            for c in 0..C {
+                // SAFETY: a step's scales, as asserted.
+                let scale = unsafe { shared::<T>(columns[c].scales.as_ptr().add(s * STEP / SHARE), 0, 0) };
+                for r in 0..R {
+                    totals[r][c] = _mm512_fmadd_ps(sums[r][c], scale, totals[r][c]);
+                }
+            }
+        } else {
+            totals = sums;
         }
     }
     let mut vectors = [_mm512_setzero_ps(); SUMS];
     for r in 0..R {
         for c in 0..C {
-            vectors[c * R + r] = totals[r][c][0];
-            for &more in &totals[r][c][1..] {
-                vectors[c * R + r] = _mm512_add_ps(vectors[c * R + r], more);
-            }
+            vectors[c * R + r] = totals[r][c];
         }
     }
     add_lanes(&vectors, &mut sums[..R * C]);
+}
+
+/// Asserts that `columns` have one length, and `steps` steps of the lists they have.
+fn check(columns: &[Column<'_>], steps: usize, (scaled, shifted): (bool, bool)) {
+    for Column { codes, scales, zeros, .. } in columns {
+        let len = columns[0].codes.len();
+        assert!(codes.len() == len, "columns of {len} and {} bytes", codes.len());
+        assert!(!scaled || scales.len() * SHARE >= steps * STEP, "{} scales for {steps} steps", scales.len());
+        assert!(!shifted || zeros.len() * SHARE >= steps * STEP, "{} zero points for {steps} steps", zeros.len());
+    }
 }
 
 /// The most sums of a loop.
@@ -268,13 +278,13 @@ pub(super) fn ask(at: *const u8, bytes: usize) {
     }
 }
 
-/// The eight numbers that vector `j` of a step shares, each in the lanes it belongs to.
+/// The eight numbers that vector `j` of a half of a step shares, each in the lanes it belongs to.
 ///
 /// # Safety
 /// Eight numbers can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-unsafe fn shared<T: Code>(numbers: *const f32, j: usize) -> __m512 {
+unsafe fn shared<T: Code>(numbers: *const f32, half: usize, j: usize) -> __m512 {
     // SAFETY: the caller's promise.
     unsafe {
         match T::KIND {
@@ -284,26 +294,26 @@ unsafe fn shared<T: Code>(numbers: *const f32, j: usize) -> __m512 {
             }
             Kind::Bytes => {
                 let fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-                _mm512_permutexvar_ps(fours, _mm512_castps128_ps512(_mm_loadu_ps(numbers.add(j / 4 * 4))))
+                _mm512_permutexvar_ps(fours, _mm512_castps128_ps512(_mm_loadu_ps(numbers.add(4 * half))))
             }
-            _ => _mm512_set1_ps(*numbers.add(j)),
+            _ => _mm512_set1_ps(*numbers.add(4 * half + j)),
         }
     }
 }
 
-/// Vector `j` of the numbers of a step; see [`Kind::element`] for their order. What vectors share is computed once, since
-/// steps are unrolled.
+/// Vector `j` of the numbers of a half of a step; see [`Kind::element`] for their order. What vectors share is computed
+/// once, since halves are unrolled.
 ///
 /// # Safety
 /// A step of codes can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-unsafe fn vector<T: Code>(tables: &[__m512i; 4], codes: *const u8, j: usize) -> __m512 {
+unsafe fn vector<T: Code>(tables: &[__m512i; 4], codes: *const u8, half: usize, j: usize) -> __m512 {
     // SAFETY: the caller's promise: eight vectors of as many bytes as elements have.
     unsafe {
-        let line = |i: usize| _mm512_loadu_si512(codes.add(64 * i).cast());
+        let codes = codes.add(half * T::KIND.half_bytes());
         match T::KIND {
-            Kind::F32 => _mm512_castsi512_ps(line(j)),
+            Kind::F32 => _mm512_loadu_ps(codes.add(64 * j).cast()),
             Kind::Bf16 => {
                 let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(codes.add(32 * j).cast()));
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -312,12 +322,12 @@ unsafe fn vector<T: Code>(tables: &[__m512i; 4], codes: *const u8, j: usize) -> 
             Kind::I8 => _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.add(16 * j).cast()))),
             Kind::U8 => _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(codes.add(16 * j).cast()))),
             Kind::Bytes => {
-                let code = line(j / 4);
+                let code = _mm512_loadu_si512(codes.cast());
                 let low = _mm512_permutex2var_epi8(tables[0], code, tables[1]);
                 let high = _mm512_permutex2var_epi8(tables[2], code, tables[3]);
                 // code & sign | high: the look-up ignores the sign.
                 let high = _mm512_ternarylogic_epi32::<0xec>(code, high, _mm512_set1_epi8(-128));
-                let pairs = match j % 4 / 2 {
+                let pairs = match j / 2 {
                     0 => _mm512_unpacklo_epi8(low, high),
                     _ => _mm512_unpackhi_epi8(low, high),
                 };
@@ -328,7 +338,7 @@ unsafe fn vector<T: Code>(tables: &[__m512i; 4], codes: *const u8, j: usize) -> 
             }
             Kind::Nibbles => {
                 // The look-up ignores all but four bits.
-                let code = _mm512_srlv_epi32(line(0), _mm512_set1_epi32(4 * j as i32));
+                let code = _mm512_srlv_epi32(_mm512_loadu_si512(codes.cast()), _mm512_set1_epi32((16 * half + 4 * j) as i32));
                 _mm512_permutexvar_ps(code, _mm512_castsi512_ps(tables[0]))
             }
         }

@@ -91,31 +91,24 @@ struct Ready<'a> {
 impl<E: Tail> Tiles<E> {
     pub(crate) fn new(spec: &GemmSpec) -> Self {
         let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
-        macro_rules! scaled {
-            ($vary:literal, $shifted:literal) => {
-                Loops::Scaled([
-                    scaled::<1, $vary, $shifted> as Scaled,
-                    scaled::<2, $vary, $shifted> as Scaled,
-                    scaled::<3, $vary, $shifted> as Scaled,
-                    scaled::<4, $vary, $shifted> as Scaled,
-                    scaled::<5, $vary, $shifted> as Scaled,
-                    scaled::<6, $vary, $shifted> as Scaled,
-                ])
-            };
-        }
-        let loops = match (a_varies || b_varies, a_varies, spec.b.format.has_zero()) {
-            (false, ..) => Loops::Whole([
+        let loops = if a_varies || b_varies {
+            Loops::Scaled([
+                scaled::<1> as Scaled,
+                scaled::<2> as Scaled,
+                scaled::<3> as Scaled,
+                scaled::<4> as Scaled,
+                scaled::<5> as Scaled,
+                scaled::<6> as Scaled,
+            ])
+        } else {
+            Loops::Whole([
                 whole::<1> as Whole,
                 whole::<2> as Whole,
                 whole::<3> as Whole,
                 whole::<4> as Whole,
                 whole::<5> as Whole,
                 whole::<6> as Whole,
-            ]),
-            (true, false, false) => scaled!(false, false),
-            (true, false, true) => scaled!(false, true),
-            (true, true, false) => scaled!(true, false),
-            (true, true, true) => scaled!(true, true),
+            ])
         };
         let (width, segment) = match loops {
             Loops::Whole(_) => (16 * tile::WIDE, usize::MAX),
@@ -338,7 +331,7 @@ impl<E: Tail> Tiles<E> {
                             row_scales: if self.a_varies { &a.scales[from..] } else { &[] },
                             ld: segments,
                             scales,
-                            zeros,
+                            zeros: if b.matrix.format.has_zero() { zeros } else { &[] },
                         };
                         // SAFETY: as above.
                         unsafe { loops[some.len() - 1](codes, panel, by, numbers_mut(sums)) };

@@ -36,7 +36,11 @@ impl Rows<'_> {
     /// If they are not there.
     fn starts<const R: usize>(self, steps: usize) -> [*const i8; R] {
         assert!((R - 1) * self.ld + 4 * steps <= self.codes.len(), "{R} rows of {steps} steps");
-        std::array::from_fn(|r| self.codes[r * self.ld..].as_ptr())
+        let mut starts = [std::ptr::null(); R];
+        for (r, start) in starts.iter_mut().enumerate() {
+            *start = self.codes[r * self.ld..].as_ptr();
+        }
+        starts
     }
 }
 
@@ -98,29 +102,26 @@ pub(crate) struct Segments<'a> {
 }
 
 /// Adds the products of `R` rows with a panel of `NARROW` vectors to `sums`, rows of a panel's width; scales change along
-/// k, those of rows too if they `VARY`, and there are zero points if it is `SHIFTED`.
+/// k, those of rows too if there are some.
 ///
 /// # Panics
 /// If any part is short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn scaled<const R: usize, const VARY: bool, const SHIFTED: bool>(
-    a: Rows<'_>,
-    b: &[u8],
-    by: Segments<'_>,
-    sums: &mut [f32],
-) {
+pub(crate) fn scaled<const R: usize>(a: Rows<'_>, b: &[u8], by: Segments<'_>, sums: &mut [f32]) {
     const COLUMNS: usize = 16 * NARROW;
     let steps = b.len() / (64 * NARROW);
     let mut rows = a.starts::<R>(steps);
     let segments = steps.div_ceil(by.steps);
     let sums = &mut sums[..R * COLUMNS];
-    assert!(by.scales.len() >= segments * COLUMNS && (!SHIFTED || by.zeros.len() >= segments * COLUMNS), "scales");
+    // Asked at run time, to have fewer loops.
+    let (vary, shifted) = (!by.row_scales.is_empty(), !by.zeros.is_empty());
+    assert!(by.scales.len() >= segments * COLUMNS && (!shifted || by.zeros.len() >= segments * COLUMNS), "scales");
     assert!(by.taken.len() >= (R - 1) * by.ld + segments, "sums of rows");
-    assert!(!VARY || by.row_scales.len() >= (R - 1) * by.ld + segments, "scales of rows");
+    assert!(!vary || by.row_scales.len() >= (R - 1) * by.ld + segments, "scales of rows");
     let mut totals = [[_mm512_setzero_ps(); NARROW]; R];
     for (s, segment) in b.chunks(by.steps * 64 * NARROW).enumerate() {
         let mut tile = [[_mm512_setzero_si512(); NARROW]; R];
-        if !SHIFTED {
+        if !shifted {
             for (r, tile) in tile.iter_mut().enumerate() {
                 *tile = [_mm512_set1_epi32(by.taken[r * by.ld + s] as i32); NARROW];
             }
@@ -147,14 +148,14 @@ pub(crate) fn scaled<const R: usize, const VARY: bool, const SHIFTED: bool>(
         };
         for v in 0..NARROW {
             let scale = of(by.scales, v);
-            let zero = if SHIFTED { of(by.zeros, v) } else { _mm512_setzero_ps() };
+            let zero = if shifted { of(by.zeros, v) } else { _mm512_setzero_ps() };
             for r in 0..R {
                 let mut sum = _mm512_cvtepi32_ps(tile[r][v]);
-                if SHIFTED {
+                if shifted {
                     // Whole numbers, mostly below 2²⁴.
                     sum = _mm512_fnmadd_ps(zero, _mm512_set1_ps(f32::from_bits(by.taken[r * by.ld + s])), sum);
                 }
-                if VARY {
+                if vary {
                     sum = _mm512_mul_ps(sum, _mm512_set1_ps(by.row_scales[r * by.ld + s]));
                 }
                 totals[r][v] = _mm512_fmadd_ps(sum, scale, totals[r][v]);
