@@ -14,10 +14,39 @@ use std::{marker::PhantomData, sync::OnceLock};
 use widen::Widen;
 
 /// A loop worth compiling for each instruction set.
-pub(crate) trait Work {
+///
+/// The copies are methods, since a method's code is compiled beside its type's: spread over as many units as there are
+/// loops' modules, and so by all cores at once.
+pub(crate) trait Work: Sized {
     /// Does it. Mark implementations, and what they call in their inner loops, `#[inline(always)]`: only what
     /// is inlined gains.
     fn run(self);
+
+    /// The copy for every processor.
+    #[inline(never)]
+    fn run_baseline(self) {
+        self.run();
+    }
+
+    /// The copy for [`Avx2`].
+    ///
+    /// # Safety
+    /// The processor has it.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,bmi2,f16c")]
+    unsafe fn run_avx2(self) {
+        self.run();
+    }
+
+    /// The copy for [`Avx512`].
+    ///
+    /// # Safety
+    /// The processor has it.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c")]
+    unsafe fn run_avx512(self) {
+        self.run();
+    }
 }
 
 /// An instruction set.
@@ -50,9 +79,9 @@ impl Isa for Baseline {
     const FEATURES: &'static [&'static str] = &[];
     const FUSED: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
 
-    #[inline(never)]
+    #[inline(always)]
     fn run(work: impl Work) {
-        work.run();
+        work.run_baseline();
     }
 
     fn is_here() -> bool {
@@ -67,7 +96,7 @@ pub(crate) enum Avx2 {}
 pub(crate) enum Avx512 {}
 
 macro_rules! isa {
-    ($isa:ident, $level:expr, $together:literal, $($feature:tt),*) => {
+    ($isa:ident, $level:expr, $run:ident, $($feature:tt),*) => {
         impl Isa for $isa {
             const FEATURES: &'static [&'static str] = &[$($feature),*];
             const FUSED: bool = true;
@@ -75,18 +104,14 @@ macro_rules! isa {
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
             fn run(work: impl Work) {
-                #[target_feature(enable = $together)]
-                fn compiled(work: impl Work) {
-                    work.run();
-                }
-                assert!(level() >= $level, "planned for {}", $together);
+                assert!(level() >= $level, "planned for {:?}", Self::FEATURES);
                 // SAFETY: the features were detected.
-                unsafe { compiled(work) }
+                unsafe { work.$run() }
             }
 
             #[cfg(not(target_arch = "x86_64"))]
             fn run(_: impl Work) {
-                unreachable!("no device of this architecture names {}", $together);
+                unreachable!("no device of this architecture names {:?}", Self::FEATURES);
             }
 
             fn is_here() -> bool {
@@ -98,20 +123,8 @@ macro_rules! isa {
         }
     };
 }
-isa!(Avx2, Level::Avx2, "avx2,fma,bmi2,f16c", "avx2", "fma", "bmi2", "f16c");
-isa!(
-    Avx512,
-    Level::Avx512,
-    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c",
-    "avx512f",
-    "avx512bw",
-    "avx512dq",
-    "avx512vl",
-    "avx2",
-    "fma",
-    "bmi2",
-    "f16c"
-);
+isa!(Avx2, Level::Avx2, run_avx2, "avx2", "fma", "bmi2", "f16c");
+isa!(Avx512, Level::Avx512, run_avx512, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "bmi2", "f16c");
 
 /// What this processor has; each includes those before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
