@@ -18,6 +18,7 @@ step "features"
 # kp-core with its default, with nothing, with each feature alone, with all; `cargo xtask tidy` keeps the list complete.
 features=(
     cpu  # kp-cpu
+    half # f16 and bf16 of the crate of that name
     null # kp-null
     nvidia # kp-nvidia, on machines without CUDA too
     safetensors # weights from files

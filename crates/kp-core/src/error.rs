@@ -2,32 +2,61 @@
 
 use crate::registry::NoDevice;
 use kp_hal::{ArgError, BadProblem};
-use std::{io, path::PathBuf};
+use std::{error, fmt, io, path::PathBuf};
 
 /// What opening, tuning and the other slow calls return. Calls on the way to a launch return `kp_hal::Result`.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What went wrong.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// A device, driver, kernel or argument; see [`kp_hal::ErrorKind`].
-    #[error(transparent)]
-    Hal(#[from] kp_hal::Error),
+    Hal(kp_hal::Error),
     /// No device, or none that was asked for.
-    #[error(transparent)]
-    NoDevice(#[from] Box<NoDevice>),
+    NoDevice(Box<NoDevice>),
     /// The wisdom file cannot be used as asked; what was measured is still in memory.
-    #[error("cannot {act} wisdom {}: {why}", path.display())]
     Wisdom {
         /// `read`, `write` or `lock`.
         act: &'static str,
         /// The file.
         path: PathBuf,
         /// What the system said, or what the file is.
-        #[source]
         why: io::Error,
     },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hal(error) => error.fmt(f),
+            Self::NoDevice(error) => error.fmt(f),
+            Self::Wisdom { act, path, why } => write!(f, "cannot {act} wisdom {}: {why}", path.display()),
+        }
+    }
+}
+
+impl error::Error for Error {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            // Their own words are this error's, so its cause is theirs.
+            Self::Hal(error) => error.source(),
+            Self::NoDevice(error) => error.source(),
+            Self::Wisdom { why, .. } => Some(why),
+        }
+    }
+}
+
+impl From<kp_hal::Error> for Error {
+    fn from(error: kp_hal::Error) -> Self {
+        Self::Hal(error)
+    }
+}
+
+impl From<Box<NoDevice>> for Error {
+    fn from(error: Box<NoDevice>) -> Self {
+        Self::NoDevice(error)
+    }
 }
 
 impl From<BadProblem> for Error {

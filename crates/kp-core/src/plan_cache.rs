@@ -3,7 +3,7 @@
 use kp_hal::{Label, Op, Plan, Problem, Result};
 use std::{
     cmp::Ordering::{Equal, Greater, Less},
-    collections::{HashMap, hash_map},
+    collections::HashMap,
     fmt,
     hash::{BuildHasherDefault, Hasher},
     sync::{
@@ -21,8 +21,6 @@ const BATCH: usize = CAPACITY / 16;
 /// Most problems whose failed kernels are remembered.
 const FAILURES: usize = 256;
 
-type Map<O, T> = HashMap<Problem<<O as Op>::Spec>, T, BuildHasherDefault<Fingerprint>>;
-
 /// Kernels that could not plan a problem, each with its error's words.
 pub type Failures = Vec<(Label, String)>;
 
@@ -30,13 +28,70 @@ pub type Failures = Vec<(Label, String)>;
 ///
 /// Time is counted in insertions, so that a hit writes nothing unless a plan was added since the last hit on it.
 pub struct PlanCache<O: Op> {
-    plans: RwLock<Map<O, Entry<O>>>,
+    plans: RwLock<Plans<O>>,
     /// So few, and so rarely asked for, that a list does.
     failures: RwLock<Vec<(Problem<O::Spec>, Failures)>>,
     /// Counts insertions.
     now: AtomicU64,
     /// Counts clearings.
     epoch: AtomicU64,
+}
+
+/// The plans, and where in the list those of a fingerprint are: one, since of two problems with the same fingerprint,
+/// which is rarer than a broken machine, the later takes the earlier's place. So the map is the same type for every op.
+struct Plans<O: Op> {
+    places: HashMap<u64, usize, BuildHasherDefault<Fingerprint>>,
+    list: Vec<Entry<O>>,
+}
+
+impl<O: Op> Default for Plans<O> {
+    fn default() -> Self {
+        Self { places: HashMap::default(), list: Vec::new() }
+    }
+}
+
+impl<O: Op> Plans<O> {
+    #[inline]
+    fn find(&self, problem: &Problem<O::Spec>) -> Option<&Entry<O>> {
+        let &place = self.places.get(&problem.fingerprint())?;
+        self.list.get(place).filter(|entry| entry.plan.problem() == problem)
+    }
+
+    fn insert(&mut self, entry: Entry<O>) {
+        let fingerprint = entry.plan.problem().fingerprint();
+        match self.places.get(&fingerprint) {
+            Some(&place) => self.list[place] = entry,
+            None => {
+                if self.list.len() >= CAPACITY {
+                    self.make_room();
+                }
+                self.places.insert(fingerprint, self.list.len());
+                self.list.push(entry);
+            }
+        }
+    }
+
+    /// Drops the `BATCH` plans not used for longest.
+    fn make_room(&mut self) {
+        let (age, mut of_that_age) = oldest(self.list.iter().map(|e| e.used.load(Ordering::Relaxed)).collect());
+        self.list.retain(|entry| match entry.used.load(Ordering::Relaxed).cmp(&age) {
+            Less => false,
+            Equal if of_that_age > 0 => {
+                of_that_age -= 1;
+                false
+            }
+            Equal | Greater => true,
+        });
+        self.places.clear();
+        for (place, entry) in self.list.iter().enumerate() {
+            self.places.insert(entry.plan.problem().fingerprint(), place);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.places.clear();
+        self.list.clear();
+    }
 }
 
 struct Entry<O: Op> {
@@ -66,7 +121,7 @@ impl<O: Op> PlanCache<O> {
     pub fn find(&self, problem: &Problem<O::Spec>) -> Option<Arc<Plan<O>>> {
         let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
         // Acquire, with the Release of `clear`: who sees the new epoch sees what made the clearing needed.
-        let entry = plans.get(problem).filter(|entry| entry.epoch == self.epoch.load(Ordering::Acquire))?;
+        let entry = plans.find(problem).filter(|entry| entry.epoch == self.epoch.load(Ordering::Acquire))?;
         // Relaxed, here and below: a stale clock evicts a plan a little early and is otherwise harmless.
         let now = self.now.load(Ordering::Relaxed);
         if entry.used.load(Ordering::Relaxed) != now {
@@ -92,23 +147,18 @@ impl<O: Op> PlanCache<O> {
     #[cold]
     fn insert(&self, plan: Plan<O>, epoch: u64) -> Arc<Plan<O>> {
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
-        if plans.len() >= CAPACITY && !plans.contains_key(plan.problem()) {
-            make_room(&mut plans);
+        if let Some(there) = plans.find(plan.problem()).filter(|there| there.epoch >= epoch) {
+            return there.plan.clone();
         }
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        match plans.entry(*plan.problem()) {
-            hash_map::Entry::Occupied(there) if there.get().epoch >= epoch => there.get().plan.clone(),
-            place => {
-                let plan = Arc::new(plan);
-                place.insert_entry(Entry { plan: plan.clone(), epoch, used: AtomicU64::new(now) });
-                plan
-            }
-        }
+        let plan = Arc::new(plan);
+        plans.insert(Entry { plan: plan.clone(), epoch, used: AtomicU64::new(now) });
+        plan
     }
 
     /// How many plans there are.
     pub fn len(&self) -> usize {
-        self.plans.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.plans.read().unwrap_or_else(PoisonError::into_inner).list.len()
     }
 
     /// Whether there is no plan.
@@ -138,19 +188,6 @@ impl<O: Op> PlanCache<O> {
         let failures = self.failures.read().unwrap_or_else(PoisonError::into_inner);
         failures.iter().find(|(of, _)| of == problem).map(|(_, failed)| failed.clone()).unwrap_or_default()
     }
-}
-
-/// Drops the `BATCH` plans not used for longest.
-fn make_room<O: Op>(plans: &mut Map<O, Entry<O>>) {
-    let (age, mut of_that_age) = oldest(plans.values().map(|e| e.used.load(Ordering::Relaxed)).collect());
-    plans.retain(|_, entry| match entry.used.load(Ordering::Relaxed).cmp(&age) {
-        Less => false,
-        Equal if of_that_age > 0 => {
-            of_that_age -= 1;
-            false
-        }
-        Equal | Greater => true,
-    });
 }
 
 /// The greatest of the `BATCH` least `ages`, and how many of them are that great: several may share it, and only as many of

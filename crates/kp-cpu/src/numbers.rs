@@ -12,7 +12,6 @@ use crate::{
     memory::{Number, as_numbers},
     simd,
 };
-use half::{bf16, f16};
 use kp_hal::{DType, op::Overflow};
 use narrow::Narrow;
 
@@ -211,8 +210,8 @@ pub(crate) fn largest(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::MAX,
         DType::F32 | DType::Tf32 => f32::MAX.into(),
-        DType::F16 => f16::MAX.to_f64(),
-        DType::Bf16 => bf16::MAX.to_f64(),
+        DType::F16 => 65504.0,
+        DType::Bf16 => f32::from_bits(0x7f7f_0000).into(),
         DType::I8 => 127.0,
         DType::U8 => 255.0,
         DType::I32 => i32::MAX.into(),

@@ -15,7 +15,7 @@ use widen::Widen;
 
 /// A loop worth compiling for each instruction set.
 ///
-/// The copies are methods, since a method's code is compiled beside its type's: spread over as many units as there are
+/// Copies are never inlined, so that work that is done in several places is compiled once. They are methods, since a method's code is compiled beside its type's: spread over as many units as there are
 /// loops' modules, and so by all cores at once.
 pub(crate) trait Work: Sized {
     /// Does it. Mark implementations, and what they call in their inner loops, `#[inline(always)]`: only what
@@ -33,6 +33,7 @@ pub(crate) trait Work: Sized {
     /// # Safety
     /// The processor has it.
     #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
     #[target_feature(enable = "avx2,fma,bmi2,f16c")]
     unsafe fn run_avx2(self) {
         self.run();
@@ -43,6 +44,7 @@ pub(crate) trait Work: Sized {
     /// # Safety
     /// The processor has it.
     #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c")]
     unsafe fn run_avx512(self) {
         self.run();

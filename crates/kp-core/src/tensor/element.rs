@@ -1,9 +1,8 @@
 //! Rust types that are elements of tensors.
 
-use half::{bf16, f16};
 use kp_hal::DType;
 
-/// A Rust type whose bits are those of a [`DType`].
+/// A Rust type whose bits are those of a [`DType`]; `f16` and `bf16` are half's, with the feature of that name.
 pub trait Element: bytemuck::Pod + private::Sealed {
     /// That type.
     const DTYPE: DType;
@@ -24,10 +23,13 @@ macro_rules! element {
 element! {
     f64 = F64,
     f32 = F32,
-    f16 = F16,
-    bf16 = Bf16,
     i8 = I8,
     u8 = U8,
     i32 = I32,
     i64 = I64,
+}
+#[cfg(feature = "half")]
+element! {
+    half::f16 = F16,
+    half::bf16 = Bf16,
 }

@@ -340,14 +340,31 @@ pub(crate) fn shape<I: Isa, R: Arith>(
     steepness: Option<&mut [R]>,
 ) {
     if let Some((share, cap)) = inputs.softcap {
+        I::run(Bend::<R, I> { s, share, cap, steepness, isa: PhantomData });
+    }
+    panel.bias(lanes, R::from_f64(LOG2_E), s);
+    panel.cut(lanes, s);
+}
+
+/// The part of [`shape`] that caps scores.
+struct Bend<'a, R, I> {
+    s: &'a mut [R],
+    share: R,
+    cap: R,
+    steepness: Option<&'a mut [R]>,
+    isa: PhantomData<fn() -> I>,
+}
+
+impl<R: Arith, I: Isa> Work for Bend<'_, R, I> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { s, share, cap, steepness, .. } = self;
         s.iter_mut().for_each(|s| *s = (*s * share).tanh_of::<I>());
         if let Some(steepness) = steepness {
             steepness.iter_mut().zip(&*s).for_each(|(d, &t)| *d = R::ONE - t * t);
         }
         s.iter_mut().for_each(|s| *s = cap * *s);
     }
-    panel.bias(lanes, R::from_f64(LOG2_E), s);
-    panel.cut(lanes, s);
 }
 
 /// What a row's scores are counted from: one that has seen nothing yet has nothing to subtract from −∞.

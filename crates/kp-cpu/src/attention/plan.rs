@@ -22,9 +22,10 @@ pub(crate) const SOURCES: u64 = source_hash(include_bytes!("plan.rs"))
     ^ source_hash(include_bytes!("../simd/vector.rs"));
 
 /// The variants that `caps` run.
-pub(crate) fn supports(caps: &Caps) -> Support {
+pub(crate) fn supports(caps: &Caps, spec: &AttentionSpec) -> Support {
     let otherwise = Unsupported::Kind { got: caps.kind };
-    Variants::filter(VARIANTS, otherwise, |variant| is_in(caps, variant))
+    let is_wide = Code { spec: *spec, variant: Variant(0) }.is_wide();
+    Variants::filter(VARIANTS, otherwise, |variant| is_in(caps, variant) && (variant.0 == 0 || !is_wide))
 }
 
 /// One of the two passes, planned; a row is a query in one head of its group.

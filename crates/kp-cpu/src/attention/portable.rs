@@ -51,8 +51,8 @@ impl Kernel<Attention> for Portable {
         const { SOURCES ^ source_hash(include_bytes!("portable.rs")) }
     }
 
-    fn supports(&self, caps: &Caps, _: &AttentionProblem) -> Support {
-        plan::supports(caps)
+    fn supports(&self, caps: &Caps, problem: &AttentionProblem) -> Support {
+        plan::supports(caps, problem)
     }
 
     fn estimate(&self, caps: &Caps, problem: &AttentionProblem, variant: Variant) -> Nanos {

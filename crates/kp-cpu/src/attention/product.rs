@@ -167,23 +167,37 @@ pub(crate) enum Weight {
 
 /// The same product, but a weight of 0 keeps even NaN and infinity out: for keys that are hidden.
 #[inline(always)]
-pub(crate) fn product_seen<I: Isa, R: Arith>(p: Product<'_, R>, weight: Weight) {
-    for i in 0..p.rows {
-        let sums = &mut p.out.0[i * p.out.1..][..p.lanes];
-        match p.start {
-            Start::Zero => sums.fill(R::ZERO),
-            Start::Sums => {}
-            Start::ByRow(factors) => sums.iter_mut().for_each(|sum| *sum *= factors[i]),
-            Start::ByLane(factors) => sums.iter_mut().zip(factors).for_each(|(sum, &factor)| *sum *= factor),
-        }
-        for t in 0..p.terms {
-            let a = p.a.at[i * p.a.row + t * p.a.term];
-            if weight == Weight::A && a == R::ZERO {
-                continue;
+pub(crate) fn product_seen<I: Isa, R: Arith>(product: Product<'_, R>, weight: Weight) {
+    I::run(Seen::<R, I> { product, weight, isa: PhantomData });
+}
+
+struct Seen<'a, R, I> {
+    product: Product<'a, R>,
+    weight: Weight,
+    isa: PhantomData<fn() -> I>,
+}
+
+impl<R: Arith, I: Isa> Work for Seen<'_, R, I> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { product: p, weight, .. } = self;
+        for i in 0..p.rows {
+            let sums = &mut p.out.0[i * p.out.1..][..p.lanes];
+            match p.start {
+                Start::Zero => sums.fill(R::ZERO),
+                Start::Sums => {}
+                Start::ByRow(factors) => sums.iter_mut().for_each(|sum| *sum *= factors[i]),
+                Start::ByLane(factors) => sums.iter_mut().zip(factors).for_each(|(sum, &factor)| *sum *= factor),
             }
-            for (sum, &b) in sums.iter_mut().zip(&p.b.0[t * p.b.1..][..p.lanes]) {
-                let more = a.times_plus::<I>(b, *sum);
-                *sum = if weight == Weight::B && b == R::ZERO { *sum } else { more };
+            for t in 0..p.terms {
+                let a = p.a.at[i * p.a.row + t * p.a.term];
+                if weight == Weight::A && a == R::ZERO {
+                    continue;
+                }
+                for (sum, &b) in sums.iter_mut().zip(&p.b.0[t * p.b.1..][..p.lanes]) {
+                    let more = a.times_plus::<I>(b, *sum);
+                    *sum = if weight == Weight::B && b == R::ZERO { *sum } else { more };
+                }
             }
         }
     }

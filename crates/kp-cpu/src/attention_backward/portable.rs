@@ -51,8 +51,8 @@ impl Kernel<AttentionBackward> for Portable {
         const { SOURCES ^ source_hash(include_bytes!("portable.rs")) ^ source_hash(include_bytes!("pair.rs")) }
     }
 
-    fn supports(&self, caps: &Caps, _: &AttentionBackwardProblem) -> Support {
-        plan::supports(caps)
+    fn supports(&self, caps: &Caps, problem: &AttentionBackwardProblem) -> Support {
+        plan::supports(caps, &problem.forward)
     }
 
     fn estimate(&self, caps: &Caps, problem: &AttentionBackwardProblem, variant: Variant) -> Nanos {

@@ -3,11 +3,11 @@
 use super::side::{Scaling, Side, scales_vary};
 use crate::{
     kernel::{Output, input, optional},
-    numbers::Real,
+    numbers::{Real, small::F16},
 };
 use kp_hal::{
     DType,
-    op::{Acc, GemmArgs, GemmSpec, GroupedGemmArgs, GroupedGemmSpec, Grouping, Sparsity},
+    op::{Acc, GemmArgs, GemmSpec, GroupedGemmArgs, GroupedGemmSpec, Grouping, Overflow, Sparsity},
 };
 
 /// What a launch was given.
@@ -203,7 +203,7 @@ pub(crate) fn add<R: Real, E: Real>(sums: Sums, total: &mut E, block: R, scale: 
     let block = E::from_f64(block.to_f64());
     *total = match sums {
         Sums::Added | Sums::Whole => *total + block,
-        Sums::Half => E::from_f32(half::f16::from_f32((*total + block).to_f32()).to_f32()),
+        Sums::Half => E::from_f32(F16.decode(F16.encode((*total + block).to_f32(), Overflow::Propagate))),
         Sums::Scaled => *total + block * scale,
     };
 }

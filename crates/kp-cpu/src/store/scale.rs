@@ -3,7 +3,7 @@
 use crate::{
     numbers::{
         self,
-        small::{decode_ue4m3, encode_ue4m3, sticky},
+        small::{F16, decode_ue4m3, encode_bf16, encode_ue4m3, sticky},
     },
     simd::{Isa, WorkIn},
 };
@@ -76,15 +76,15 @@ pub(crate) fn scale_of(amax: f64, codes: DType, scale: DType, rule: ScaleRule) -
 pub(super) fn rounded(dtype: DType, x: f64) -> f64 {
     let (smallest, largest) = match dtype {
         DType::F32 => (f64::from(f32::from_bits(1)), f32::MAX.into()),
-        DType::F16 => (half::f16::MIN_POSITIVE_SUBNORMAL.to_f64(), half::f16::MAX.to_f64()),
-        DType::Bf16 => (half::bf16::MIN_POSITIVE_SUBNORMAL.to_f64(), half::bf16::MAX.to_f64()),
+        DType::F16 => (exp2(-24), numbers::largest(dtype)),
+        DType::Bf16 => (exp2(-133), numbers::largest(dtype)),
         _ => (if dtype == DType::E8m0 { exp2(-127) } else { exp2(-9) }, numbers::largest(dtype)),
     };
     let x = x.clamp(smallest, largest);
     match dtype {
         DType::F32 => f64::from(x as f32),
-        DType::F16 => half::f16::from_f64(x).to_f64(),
-        DType::Bf16 => half::bf16::from_f64(x).to_f64(),
+        DType::F16 => F16.decode(F16.encode(sticky(x), Overflow::Saturate)).into(),
+        DType::Bf16 => f32::from_bits(u32::from(encode_bf16(sticky(x))) << 16).into(),
         DType::E8m0 => {
             let floor = exp2(log2_floor(x));
             if x < 1.5 * floor { floor } else { 2.0 * floor }
