@@ -10,11 +10,11 @@
 
 use super::dots::{Ends, SHARE, STEP, SUMS, add_lanes, ask, ends};
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_and_si512,
-    _mm512_broadcast_i32x4, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
-    _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setr_epi32, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_srli_epi16, _mm512_xor_si512,
+    __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_and_si512, _mm512_broadcast_i32x4,
+    _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_permutexvar_ps,
+    _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_shuffle_epi8, _mm512_srli_epi16, _mm512_xor_si512,
 };
 
 /// Width of the column's codes.

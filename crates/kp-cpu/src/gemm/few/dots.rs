@@ -14,9 +14,10 @@ use std::arch::x86_64::{
     _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
     _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
     _mm512_permutex2var_epi8, _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setr_epi32, _mm512_setzero_pd, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_slli_epi32,
-    _mm512_srlv_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_ternarylogic_epi32, _mm512_unpackhi_epi8,
-    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi8, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    _mm512_setr_epi32, _mm512_setzero_pd, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4,
+    _mm512_slli_epi32, _mm512_srlv_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_ternarylogic_epi32,
+    _mm512_unpackhi_epi8, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi8, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
 };
 
 /// Elements of a step.
@@ -338,7 +339,8 @@ unsafe fn vector<T: Code>(tables: &[__m512i; 4], codes: *const u8, half: usize, 
             }
             Kind::Nibbles => {
                 // The look-up ignores all but four bits.
-                let code = _mm512_srlv_epi32(_mm512_loadu_si512(codes.cast()), _mm512_set1_epi32((16 * half + 4 * j) as i32));
+                let code =
+                    _mm512_srlv_epi32(_mm512_loadu_si512(codes.cast()), _mm512_set1_epi32((16 * half + 4 * j) as i32));
                 _mm512_permutexvar_ps(code, _mm512_castsi512_ps(tables[0]))
             }
         }
