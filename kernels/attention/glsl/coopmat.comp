@@ -4,16 +4,9 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_NV_cooperative_matrix2 : require
-#ifdef OF_BF16
-#extension GL_EXT_bfloat16 : require
-#define ELEMENT bfloat16_t
-#else
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#define ELEMENT float16_t
-#endif
-// also bf16: OF_BF16=1
 
-// O = softmax(scale · Q·Kᵀ + mask) · V of 16-bit floats on the matrix unit, block of keys by block.
+// O = softmax(scale · Q·Kᵀ + mask) · V of f16 on the matrix unit, block of keys by block.
 //
 //          BK keys          A group has SUBGROUPS · DEEP · M rows, each subgroup DEEP · M of them, with its queries and its part of
 //         ┌──────┐          O in registers. All of them read a block of keys and values from shared memory, while the next one is
@@ -22,9 +15,9 @@
 //         │  1   │          summed in what the next one reads.
 //         └──────┘
 //
-// Weights are rounded to ELEMENT before they multiply V; their sum is of what they were. A row's bits depend on nothing but the
+// Weights are rounded to f16 before they multiply V; their sum is of what they were. A row's bits depend on nothing but the
 // row, unless its keys are split among groups.
-// Limits: Q, K and V of the type that ELEMENT is, without scales; dimensions that are multiples of N; shapes that the driver lists,
+// Limits: Q, K and V of f16, without scales; dimensions that are multiples of N; shapes that the driver lists,
 // N being K.
 
 #include "attention/glsl/problem.glsl"
@@ -66,16 +59,7 @@ shared float of_rows[2u * BQ];
 
 #define SUMS coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 
-// Rounded to ELEMENT, number by number: converting a matrix of sums to bf16 cuts digits off on NVIDIA's driver.
-#ifdef OF_BF16
-SUMS narrowed(SUMS matrix) {
-    [[unroll]] for (uint e = 0u; e < matrix.length(); e++) {
-        const uint u = floatBitsToUint(matrix[e]);
-        matrix[e] = uintBitsToFloat(u + 0x7fffu + (u >> 16 & 1u) & 0xffff0000u);
-    }
-    return matrix;
-}
-#else
+// Rounded number by number: what a driver does to whole matrices is not always that.
 coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> narrowed(SUMS matrix) {
     coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> halves;
     [[unroll]] for (uint e = 0u; e < matrix.length(); e++) {
@@ -83,7 +67,6 @@ coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> narrowed(SUM
     }
     return halves;
 }
-#endif
 
 const float LOG2_E = 1.44269504;
 
@@ -215,7 +198,7 @@ void main() {
             tile[e / K_PIECES * K_LINE + e % K_PIECES] = piece;
         }
         barrier();
-        coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA> queries[DEEP * QK_STEPS];
+        coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseA> queries[DEEP * QK_STEPS];
         [[unroll]] for (uint i = 0u; i < DEEP * QK_STEPS; i++) {
             const uint row = own_row + i / QK_STEPS * M;
             coopMatLoad(queries[i], tile, row * K_LINE + i % QK_STEPS * (N / 8u), K_LINE, gl_CooperativeMatrixLayoutRowMajor);
@@ -269,14 +252,14 @@ void main() {
                         scores[i * KEYS + j] = SUMS(0.0);
                     }
                     [[unroll]] for (uint d = 0u; d < QK_STEPS; d++) {
-                        coopmat<ELEMENT, gl_ScopeSubgroup, N, N, gl_MatrixUseB> keys;
+                        coopmat<float16_t, gl_ScopeSubgroup, N, N, gl_MatrixUseB> keys;
                         coopMatLoad(keys, tile, j * N * K_LINE + d * (N / 8u), K_LINE, gl_CooperativeMatrixLayoutColumnMajor);
                         [[unroll]] for (uint i = 0u; i < DEEP; i++) {
                             scores[i * KEYS + j] = coopMatMulAdd(queries[i * QK_STEPS + d], keys, scores[i * KEYS + j]);
                         }
                     }
                 }
-                coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA> weights[DEEP * KEYS];
+                coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseA> weights[DEEP * KEYS];
                 [[unroll]] for (uint i = 0u; i < DEEP; i++) {
                     SUMS most = greatest[i];
                     [[unroll]] for (uint j = 0u; j < KEYS; j++) {
@@ -308,12 +291,12 @@ void main() {
                         results[i * COLS + c] *= kept;
                     }
                     [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                        weights[i * KEYS + j] = coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA>(narrowed(scores[i * KEYS + j]));
+                        weights[i * KEYS + j] = coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseA>(narrowed(scores[i * KEYS + j]));
                     }
                 }
                 [[unroll]] for (uint c = 0u; c < COLS; c++) {
                     [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                        coopmat<ELEMENT, gl_ScopeSubgroup, N, N, gl_MatrixUseB> values;
+                        coopmat<float16_t, gl_ScopeSubgroup, N, N, gl_MatrixUseB> values;
                         coopMatLoad(values, tile, V_PART + j * N * V_LINE + c * (N / 8u), V_LINE, gl_CooperativeMatrixLayoutRowMajor);
                         [[unroll]] for (uint i = 0u; i < DEEP; i++) {
                             results[i * COLS + c] = coopMatMulAdd(weights[i * KEYS + j], values, results[i * COLS + c]);
