@@ -1,7 +1,6 @@
 //! Tensors without arithmetic: what they hold, how they are seen, what is refused and in which words.
 //! On kp-null, whose memory is real and whose kernels compute nothing.
 
-use half::{bf16, f16};
 use kp_core::{
     Engine, Tensor,
     buckets::Buckets,
@@ -37,8 +36,11 @@ fn numbers_of_every_type_come_back() -> Result<()> {
     }
     there_and_back(&e, &[1.5_f64, -0.0, f64::MAX])?;
     there_and_back(&e, &[1.5_f32, f32::INFINITY])?;
-    there_and_back(&e, &[1.5, -2.0].map(f16::from_f32))?;
-    there_and_back(&e, &[1.5, -2.0].map(bf16::from_f32))?;
+    #[cfg(feature = "half")]
+    {
+        there_and_back(&e, &[1.5, -2.0].map(half::f16::from_f32))?;
+        there_and_back(&e, &[1.5, -2.0].map(half::bf16::from_f32))?;
+    }
     there_and_back(&e, &[-128_i8, 127])?;
     there_and_back(&e, &[0_u8, 255])?;
     there_and_back(&e, &[i32::MIN, 7])?;

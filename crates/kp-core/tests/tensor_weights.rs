@@ -51,6 +51,7 @@ fn tensors_of_a_file_have_names_shapes_and_types() {
     let b = weights.get("b").expect("it is there");
     assert_eq!((b.shape(), b.to_vec::<f32>().expect("f32")), (&[2, 2][..], vec![1.0, 2.0, 3.0, -4.0]));
     assert_eq!(weights.get("a.i").and_then(|i| i.item::<i64>()).expect("i64"), 7);
+    #[cfg(feature = "half")]
     assert_eq!(weights.get("s").and_then(|s| s.item::<half::bf16>()).expect("bf16").to_f32(), 1.0);
     let none = weights.get("c").expect_err("there is no c");
     assert_eq!(none.to_string(), "a weight unavailable: no c among 3 tensors: a.i, b, s");

@@ -2,7 +2,10 @@
 //! dimensions that are multiples of the columns of the shape that the driver lists. Needs what `VK_NV_cooperative_matrix2` adds
 //! to matrices of subgroups. Not bf16: NVIDIA's driver made infinity of scores of 1e16.
 
-use super::form::{MERGE, Main, known, plan, rows, splits, tiles};
+use super::{
+    form::{Main, known, plan, rows, splits, tiles},
+    merge::MERGE,
+};
 use crate::{
     caps::{COOPMAT, COOPMAT_2, mma_shape},
     shaders::{Shader, shader},

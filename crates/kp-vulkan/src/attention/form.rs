@@ -1,13 +1,14 @@
 //! What a problem of attention is to the shaders: constants that a pipeline is made with, and the arguments that are pushed.
 //! Field by field as `kernels/attention/glsl/problem.glsl` declares them.
 
+use super::merge::MERGE;
 use crate::{
     device::VulkanDevice,
     launch::{groups, push},
     layouts::{Check, counts, reads},
     pipelines::{Build, Function},
     queue::VulkanQueue,
-    shaders::{Shader, shader},
+    shaders::Shader,
 };
 use kp_hal::{
     Caps, Device, Launch, Plan, Queue, Result, Slice, Unsupported, Variant,
@@ -37,9 +38,6 @@ push! {
 
 /// Parts that keys are cut into, at most: there are more only where rows are few.
 const MOST_SPLITS: u32 = 256;
-
-/// Puts together the rows of a problem whose keys are split.
-pub(super) static MERGE: Shader = shader!("attention", "merge");
 
 /// What all kernels ask of a problem.
 ///

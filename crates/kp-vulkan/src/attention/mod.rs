@@ -1,13 +1,15 @@
 //! Attention, forward.
 //!
 //! ```text
-//! coopmat.rs  16-bit floats on the matrix unit
+//! coopmat.rs  f16 on the matrix unit
 //! simt.rs     every type, layout and mask, on any device
 //! form.rs     what a problem is to the shaders, and launches of one step or two
+//! merge.rs    the second step, where keys are split
 //! ```
 
 mod coopmat;
 mod form;
+mod merge;
 mod simt;
 
 use kp_hal::{KernelList, op::Attention};

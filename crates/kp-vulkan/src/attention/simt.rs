@@ -1,7 +1,10 @@
 //! Attention on the ordinary units of any device: see `kernels/attention/glsl/simt.comp`. Limits: no f64; at most eight of the operands
 //! that not every problem has.
 
-use super::form::{MERGE, Main, known, plan, splits, tiles};
+use super::{
+    form::{Main, known, plan, splits, tiles},
+    merge::MERGE,
+};
 use crate::shaders::{Shader, shader};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
