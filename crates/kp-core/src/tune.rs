@@ -208,18 +208,12 @@ impl OpVisitor for One<'_, '_, '_> {
         let mut operands: Option<Operands> = None;
         let any = self.any;
         self.measure(&entries, found.rejected, &mut |session, at, share| {
-            let Some(at) = at else {
+            let time = run(session, problem, &found.accepted[at], &mut operands, any, share);
+            if matches!(time.as_ref().map_err(kp_hal::Error::kind), Err(ErrorKind::Fault(_))) {
+                // Buffers that a faulted queue used may be in any state.
                 operands = None;
-                return Ok(Nanos(0));
-            };
-            if operands.is_none() {
-                operands = Some(Operands::new::<O>(session.engine, &mut *session.queue, problem, any, session.fill)?);
             }
-            let views: Vec<Option<View<'_>>> = operands.as_mut().expect("just made").views();
-            let args = <O::Args<'_> as kp_hal::Args<'_>>::bind(views)?;
-            let Candidate { kernel, variant, .. } = found.accepted[at];
-            let plan = kernel.plan(session.engine.device(), problem, variant)?;
-            median(&mut *session.queue, share, &mut |queue| plan.launch(queue, &args))
+            time
         })
     }
 }
@@ -232,8 +226,8 @@ struct Entry {
     code: u64,
 }
 
-/// Plans the candidate at a place and takes its time, for about so long; without a place, drops the buffers it made.
-type Run<'r> = dyn FnMut(&mut Session<'_, '_>, Option<usize>, Duration) -> kp_hal::Result<Nanos> + 'r;
+/// [`run`] for the candidate at a place.
+type Run<'r> = dyn FnMut(&mut Session<'_, '_>, usize, Duration) -> kp_hal::Result<Nanos> + 'r;
 
 impl One<'_, '_, '_> {
     /// Measures the candidates that `entries` tell of; apart from `visit` so that it is compiled once.
@@ -272,7 +266,7 @@ impl One<'_, '_, '_> {
                     let left = Nanos::from(session.left());
                     Outcome::Skipped(format!("one launch may take {expected}, {left} are left"))
                 }
-                None => match run(session, Some(at), share) {
+                None => match run(session, at, share) {
                     Ok(time) => Outcome::Measured(time),
                     Err(error) => {
                         tracing::warn!(kernel = %label, %error, "cannot be measured");
@@ -280,9 +274,8 @@ impl One<'_, '_, '_> {
                             if fault.device_lost {
                                 return Err(error);
                             }
-                            // A faulted queue stays so; buffers it used may be in any state.
+                            // A faulted queue stays so.
                             session.queue = session.engine.queue()?;
-                            run(session, None, Duration::ZERO)?;
                         }
                         Outcome::Failed(error.to_string())
                     }
@@ -297,6 +290,24 @@ impl One<'_, '_, '_> {
         }
         Ok(())
     }
+}
+
+/// Plans one candidate and takes its time, for about `share`.
+fn run<O: Op>(
+    session: &mut Session<'_, '_>,
+    problem: &Problem<O::Spec>,
+    candidate: &Candidate<O>,
+    operands: &mut Option<Operands>,
+    any: &AnyProblem,
+    share: Duration,
+) -> kp_hal::Result<Nanos> {
+    if operands.is_none() {
+        *operands = Some(Operands::new::<O>(session.engine, &mut *session.queue, problem, any, session.fill)?);
+    }
+    let views: Vec<Option<View<'_>>> = operands.as_mut().expect("just made").views();
+    let args = <O::Args<'_> as kp_hal::Args<'_>>::bind(views)?;
+    let plan = candidate.kernel.plan(session.engine.device(), problem, candidate.variant)?;
+    median(&mut *session.queue, share, &mut |queue| plan.launch(queue, &args))
 }
 
 /// An equal part for each of `among`.

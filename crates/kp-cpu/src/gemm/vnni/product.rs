@@ -91,24 +91,21 @@ struct Ready<'a> {
 impl<E: Tail> Tiles<E> {
     pub(crate) fn new(spec: &GemmSpec) -> Self {
         let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
-        let loops = if a_varies || b_varies {
-            Loops::Scaled([
-                scaled::<1> as Scaled,
-                scaled::<2> as Scaled,
-                scaled::<3> as Scaled,
-                scaled::<4> as Scaled,
-                scaled::<5> as Scaled,
-                scaled::<6> as Scaled,
-            ])
-        } else {
-            Loops::Whole([
-                whole::<1> as Whole,
-                whole::<2> as Whole,
-                whole::<3> as Whole,
-                whole::<4> as Whole,
-                whole::<5> as Whole,
-                whole::<6> as Whole,
-            ])
+        macro_rules! heights {
+            ($tile:ident as $of:ty) => {
+                [
+                    $tile::<1> as $of,
+                    $tile::<2> as $of,
+                    $tile::<3> as $of,
+                    $tile::<4> as $of,
+                    $tile::<5> as $of,
+                    $tile::<6> as $of,
+                ]
+            };
+        }
+        let loops = match a_varies || b_varies {
+            true => Loops::Scaled(heights!(scaled as Scaled)),
+            false => Loops::Whole(heights!(whole as Whole)),
         };
         let (width, segment) = match loops {
             Loops::Whole(_) => (16 * tile::WIDE, usize::MAX),
