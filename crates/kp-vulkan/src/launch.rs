@@ -115,10 +115,15 @@ impl VulkanQueue {
         // SAFETY: `P` promises that all its bytes are initialised.
         let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(push).cast::<u8>(), size_of::<P>()) };
         // SAFETY: the buffer is being recorded to; pipeline and layout are of its device and stay; the number of groups is
-        // within the device's limits, by `groups`.
+        // within the device's limits, by `groups`; open shaders run only where there is room for their numbers, which are bytes.
         unsafe {
             device.cmd_bind_pipeline(buffer, vk::PipelineBindPoint::COMPUTE, function.raw);
             device.cmd_push_constants(buffer, device.layout, vk::ShaderStageFlags::COMPUTE, 0, bytes);
+            if function.numbers.0 != 0 {
+                let numbers = &function.numbers.1[..usize::from(function.numbers.0)];
+                let bytes: &[u8] = std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers));
+                device.cmd_push_constants(buffer, device.layout, vk::ShaderStageFlags::COMPUTE, PUSH_BYTES, bytes);
+            }
             device.cmd_dispatch(buffer, groups, 1, 1);
         }
         self.recorded(name)

@@ -1,7 +1,7 @@
 //! Shaders made ready, each once; what the driver made of them is kept on disk.
 
 use crate::{
-    driver::{Logical, Status, checked},
+    driver::{Logical, OPEN_NUMBERS, Status, checked},
     shaders::Shader,
 };
 use ash::vk;
@@ -31,10 +31,12 @@ pub(crate) struct Build {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Function {
     pub(crate) raw: vk::Pipeline,
+    /// Of an open shader: how many numbers follow the arguments, and which.
+    pub(crate) numbers: (u8, [u32; OPEN_NUMBERS]),
 }
 
 type Key = (&'static str, Vec<u32>, Option<u32>);
-type Slot = Arc<OnceLock<Result<Function, Status>>>;
+type Slot = Arc<OnceLock<Result<vk::Pipeline, Status>>>;
 
 /// The pipelines of one device.
 pub(crate) struct Pipelines {
@@ -60,14 +62,24 @@ impl Pipelines {
     /// # Errors
     /// What the driver refuses.
     pub(crate) fn function(&self, build: &Build) -> Result<Function, Status> {
-        let key = (build.shader.name, build.constants.clone(), build.subgroup);
+        let open = build.shader.open.as_ref().filter(|_| self.device.seen.is_open());
+        let mut key = (build.shader.name, build.constants.clone(), build.subgroup);
+        let mut numbers = (0, [0; OPEN_NUMBERS]);
+        let mut spirv = build.shader.spirv;
+        if let Some(open) = open {
+            numbers.1[..open.count].copy_from_slice(&build.constants[..open.count]);
+            // One pipeline whatever they are.
+            (0..open.count).filter(|id| !open.but.contains(id)).for_each(|id| key.1[id] = 0);
+            (numbers.0, spirv) = (open.count as u8, open.spirv);
+        }
         let slot = self.made.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();
-        *slot.get_or_init(|| self.make(build))
+        let raw = (*slot.get_or_init(|| self.make(build, spirv)))?;
+        Ok(Function { raw, numbers })
     }
 
-    fn make(&self, build: &Build) -> Result<Function, Status> {
+    fn make(&self, build: &Build, spirv: &[u8]) -> Result<vk::Pipeline, Status> {
         let Self { device, cache, .. } = self;
-        let words: Vec<u32> = build.shader.spirv.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+        let words: Vec<u32> = spirv.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
         // SAFETY: the words are what the compiler wrote and the validator passed.
         let module = checked("vkCreateShaderModule", unsafe { device.create_shader_module(&info, None) })?;
@@ -92,7 +104,7 @@ impl Pipelines {
         // SAFETY: a pipeline needs its module no longer.
         unsafe { device.destroy_shader_module(module, None) };
         match made {
-            Ok(pipelines) => Ok(Function { raw: pipelines[0] }),
+            Ok(pipelines) => Ok(pipelines[0]),
             Err((_, code)) => Err(Status { call: "vkCreateComputePipelines", code }),
         }
     }
@@ -114,10 +126,10 @@ impl Drop for Pipelines {
         if !made.is_empty() {
             self.save();
         }
-        let functions = made.into_values().filter_map(|slot| slot.get().copied()?.ok());
+        let pipelines = made.into_values().filter_map(|slot| slot.get().copied()?.ok());
         // SAFETY: no queue is left that could launch them, and each waited for its work.
         unsafe {
-            functions.for_each(|function| self.device.destroy_pipeline(function.raw, None));
+            pipelines.for_each(|pipeline| self.device.destroy_pipeline(pipeline, None));
             self.device.destroy_pipeline_cache(self.cache, None);
         }
     }

@@ -6,6 +6,41 @@
 #include "common/glsl/numbers.glsl"
 #include "common/glsl/math.glsl"
 
+#ifdef OPEN
+// As numbers behind the arguments, all but V_DIM, by which sums are laid out: see kp_vulkan::shaders::Open.
+#define Q_TYPE numbers[0]
+#define KV_TYPE numbers[1]
+#define O_TYPE numbers[2]
+#define QK_DIM numbers[3]
+layout(constant_id = 4) const uint V_DIM = 64u;
+#define Q_HEADS numbers[5]
+#define KV_HEADS numbers[6]
+#define LAYOUT numbers[7]
+#define Q_LD numbers[8]
+#define K_LD numbers[9]
+#define V_LD numbers[10]
+#define O_LD numbers[11]
+#define LENS numbers[12]
+#define PAGE numbers[13]
+#define MASK numbers[14]
+#define MASK_A numbers[15]
+#define MASK_B numbers[16]
+#define SCALE uintBitsToFloat(numbers[17])
+#define SOFTCAP uintBitsToFloat(numbers[18])
+#define FLAGS numbers[19]
+#define CODE_0 numbers[20]
+#define CODE_1 numbers[21]
+#define CODE_2 numbers[22]
+#define CODE_3 numbers[23]
+#define CODE_4 numbers[24]
+#define CODE_5 numbers[25]
+#define CODE_6 numbers[26]
+#define CODE_7 numbers[27]
+#define CODE_8 numbers[28]
+#define CODE_9 numbers[29]
+#define CODE_10 numbers[30]
+#define CODE_11 numbers[31]
+#else
 layout(constant_id = 0) const uint Q_TYPE = 1u;
 layout(constant_id = 1) const uint KV_TYPE = 1u;
 layout(constant_id = 2) const uint O_TYPE = 1u;
@@ -44,6 +79,7 @@ layout(constant_id = 28) const uint CODE_8 = 0u;
 layout(constant_id = 29) const uint CODE_9 = 0u;
 layout(constant_id = 30) const uint CODE_10 = 0u;
 layout(constant_id = 31) const uint CODE_11 = 0u;
+#endif
 
 const uint HAS_SLOPES = 1u, HAS_SINKS = 2u, HAS_LSE = 4u, Q_SCALED = 8u, Q_BY_ROW = 16u, KV_SCALED = 32u, KV_BY_ROW = 64u;
 const uint LAYOUT_BSHD = 0u;
@@ -51,7 +87,7 @@ const uint LENS_PADDED = 1u, LENS_PACKED = 2u;
 const uint MASK_FULL = 0u, MASK_CAUSAL = 1u, MASK_WINDOW = 2u, MASK_PREFIX = 3u, MASK_BLOCKS = 4u, MASK_EXPR = 5u;
 
 // Query heads that share a head of keys.
-const uint GROUP = Q_HEADS / KV_HEADS;
+#define GROUP (Q_HEADS / KV_HEADS)
 
 layout(push_constant, std430) uniform Push {
     uint64_t q;
@@ -69,20 +105,23 @@ layout(push_constant, std430) uniform Push {
     uint kv_total;
     // Parts that each sequence's keys are cut into.
     uint splits;
+#ifdef OPEN
+    layout(offset = 128) uint numbers[32];
+#endif
 };
 
-const uint AT_Q_SCALE = 0u;
-const uint AT_K_SCALE = AT_Q_SCALE + ((FLAGS & Q_SCALED) != 0u ? 1u : 0u);
-const uint AT_V_SCALE = AT_K_SCALE + ((FLAGS & KV_SCALED) != 0u ? 1u : 0u);
-const uint AT_Q_OFFSETS = AT_V_SCALE + ((FLAGS & KV_SCALED) != 0u ? 1u : 0u);
-const uint AT_KV_OFFSETS = AT_Q_OFFSETS + (LENS == LENS_PACKED ? 1u : 0u);
-const uint AT_KV_LENS = AT_KV_OFFSETS + (LENS == LENS_PACKED && PAGE == 0u ? 1u : 0u);
-const uint AT_PAGES = AT_KV_LENS + (LENS == LENS_PADDED || PAGE != 0u ? 1u : 0u);
-const uint AT_SLOPES = AT_PAGES + (PAGE != 0u ? 1u : 0u);
-const uint AT_SINKS = AT_SLOPES + ((FLAGS & HAS_SLOPES) != 0u ? 1u : 0u);
-const uint AT_BLOCKS = AT_SINKS + ((FLAGS & HAS_SINKS) != 0u ? 1u : 0u);
-const uint AT_LSE = AT_BLOCKS + (MASK == MASK_BLOCKS ? 1u : 0u);
-const uint AT_SCRATCH = AT_LSE + ((FLAGS & HAS_LSE) != 0u ? 1u : 0u);
+#define AT_Q_SCALE 0u
+#define AT_K_SCALE (AT_Q_SCALE + ((FLAGS & Q_SCALED) != 0u ? 1u : 0u))
+#define AT_V_SCALE (AT_K_SCALE + ((FLAGS & KV_SCALED) != 0u ? 1u : 0u))
+#define AT_Q_OFFSETS (AT_V_SCALE + ((FLAGS & KV_SCALED) != 0u ? 1u : 0u))
+#define AT_KV_OFFSETS (AT_Q_OFFSETS + (LENS == LENS_PACKED ? 1u : 0u))
+#define AT_KV_LENS (AT_KV_OFFSETS + (LENS == LENS_PACKED && PAGE == 0u ? 1u : 0u))
+#define AT_PAGES (AT_KV_LENS + (LENS == LENS_PADDED || PAGE != 0u ? 1u : 0u))
+#define AT_SLOPES (AT_PAGES + (PAGE != 0u ? 1u : 0u))
+#define AT_SINKS (AT_SLOPES + ((FLAGS & HAS_SLOPES) != 0u ? 1u : 0u))
+#define AT_BLOCKS (AT_SINKS + ((FLAGS & HAS_SINKS) != 0u ? 1u : 0u))
+#define AT_LSE (AT_BLOCKS + (MASK == MASK_BLOCKS ? 1u : 0u))
+#define AT_SCRATCH (AT_LSE + ((FLAGS & HAS_LSE) != 0u ? 1u : 0u))
 
 uint word_at(uint which, uint64_t index) {
     return Word(given[which] + 4ul * index).v;

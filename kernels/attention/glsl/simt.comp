@@ -1,5 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+// also open: OPEN=1
 
 // O = softmax(scale · Q·Kᵀ + mask) · V on the ordinary units, for every type, layout and mask, block of keys by block.
 //

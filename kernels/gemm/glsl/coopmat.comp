@@ -10,6 +10,7 @@
 #define ELEMENT float16_t
 #endif
 // also bf16: OF_BF16=1
+// also open: OPEN=1
 
 // D = A·B of 16-bit floats on the matrix unit, sums in f32, through VK_KHR_cooperative_matrix.
 //

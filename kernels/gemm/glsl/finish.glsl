@@ -6,6 +6,28 @@
 #include "common/glsl/numbers.glsl"
 #include "common/glsl/math.glsl"
 
+#ifdef OPEN
+// As numbers behind the arguments, all but those that say how tiles are laid out: see kp_vulkan::shaders::Open.
+#ifdef OPEN_OPERANDS
+#define A_TYPE numbers[0]
+#define B_TYPE numbers[1]
+#define A_FORM numbers[10]
+#define B_FORM numbers[11]
+#else
+layout(constant_id = 0) const uint A_TYPE = 1u;
+layout(constant_id = 1) const uint B_TYPE = 1u;
+layout(constant_id = 10) const uint A_FORM = 0u;
+layout(constant_id = 11) const uint B_FORM = 0u;
+#endif
+#define D_TYPE numbers[2]
+#define C_TYPE numbers[3]
+#define BIAS_TYPE numbers[4]
+#define RESIDUAL_TYPE numbers[5]
+#define ACT numbers[6]
+#define GATE numbers[7]
+#define ADDEND numbers[8]
+#define FLAGS numbers[9]
+#else
 layout(constant_id = 0) const uint A_TYPE = 1u;
 layout(constant_id = 1) const uint B_TYPE = 1u;
 layout(constant_id = 2) const uint D_TYPE = 1u;
@@ -20,6 +42,7 @@ layout(constant_id = 9) const uint FLAGS = 0u;
 // How A lies: 0 rows contiguous, 1 columns. B has 2 besides: panels.
 layout(constant_id = 10) const uint A_FORM = 0u;
 layout(constant_id = 11) const uint B_FORM = 0u;
+#endif
 
 const uint HAS_BIAS = 1u, HAS_RESIDUAL = 2u, BY_COLUMNS = 4u, HALF_SUMS = 8u;
 const uint GATE_NONE = 0u, GATE_HALVES = 1u, GATE_PAIRS = 2u;
@@ -47,6 +70,9 @@ layout(push_constant, std430) uniform Push {
     uint d_ld;
     float alpha;
     float beta;
+#ifdef OPEN
+    layout(offset = 128) uint numbers[12];
+#endif
 };
 
 // The column of B at place `at`.

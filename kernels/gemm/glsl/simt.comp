@@ -1,5 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+// also open: OPEN=1 OPEN_OPERANDS=1
 
 // D = A·B on the ordinary arithmetic units, for floats of 32 bits and fewer in every order.
 //

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The kernel that runs on every device.
 pub(crate) struct Simt;
 
-static SHADER: Shader = shader!("attention", "simt");
+static SHADER: Shader = shader!("attention", "simt", open 32 but [4]);
 
 /// What one variant is.
 struct Way {

@@ -1,7 +1,7 @@
 //! What a driver says of one physical device.
 
 use super::{
-    Loader,
+    Loader, OPEN_BYTES,
     newer::{self, Bfloat16Features, CooperativeMatrix2Features},
     status::{Status, checked},
     text,
@@ -30,6 +30,15 @@ pub(crate) struct Seen {
     pub(crate) cache_uuid: [u8; 16],
     /// Extensions to enable, of those that the device has.
     pub(crate) extensions: Vec<&'static CStr>,
+    /// Bytes of arguments that kernels may be pushed.
+    pub(crate) push_bytes: u32,
+}
+
+impl Seen {
+    /// Whether shaders run in their open form: see [`crate::shaders::Open`].
+    pub(crate) fn is_open(&self) -> bool {
+        self.facts.kind == Kind::Cpu && self.push_bytes >= OPEN_BYTES
+    }
 }
 
 /// Every physical device, each once, in the loader's order.
@@ -223,6 +232,7 @@ fn see(loader: &Loader, raw: vk::PhysicalDevice) -> Result<Seen, Status> {
         memory,
         cache_uuid: general.pipeline_cache_uuid,
         extensions: wanted.into_iter().filter_map(|(has, name)| has.then_some(name)).collect(),
+        push_bytes: limits.max_push_constants_size,
     })
 }
 

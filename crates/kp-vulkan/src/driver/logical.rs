@@ -28,6 +28,10 @@ pub(crate) struct Logical {
 /// Bytes of a kernel's arguments: what every driver has room for.
 pub(crate) const PUSH_BYTES: u32 = 128;
 
+/// Numbers that may follow them where shaders are open, as drivers for processors have room for.
+pub(crate) const OPEN_NUMBERS: usize = 32;
+pub(crate) const OPEN_BYTES: u32 = PUSH_BYTES + 4 * OPEN_NUMBERS as u32;
+
 /// Most queues of the driver that kp's queues are spread over.
 const LANES: u32 = 8;
 
@@ -83,7 +87,8 @@ impl Logical {
         // SAFETY: the family has that many queues, which were just created.
         let queue = |index| unsafe { raw.get_device_queue(seen.family, index) };
         let lanes = (0..lanes).map(|index| Mutex::new(queue(index))).collect();
-        let push = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(PUSH_BYTES)];
+        let bytes = if seen.is_open() { OPEN_BYTES } else { PUSH_BYTES };
+        let push = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(bytes)];
         let info = vk::PipelineLayoutCreateInfo::default().push_constant_ranges(&push);
         // SAFETY: the device is alive; destroyed by `drop`.
         let layout = checked("vkCreatePipelineLayout", unsafe { raw.create_pipeline_layout(&info, None) });

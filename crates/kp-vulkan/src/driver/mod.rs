@@ -6,7 +6,7 @@ mod newer;
 mod status;
 
 pub(crate) use facts::{Seen, look};
-pub(crate) use logical::{Logical, PUSH_BYTES};
+pub(crate) use logical::{Logical, OPEN_BYTES, OPEN_NUMBERS, PUSH_BYTES};
 pub(crate) use status::{Status, checked};
 
 use crate::NAME;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The kernel for matrix units that subgroups share.
 pub(crate) struct Coopmat;
 
-static F16: Shader = shader!("gemm", "coopmat");
+static F16: Shader = shader!("gemm", "coopmat", open 12 but [0, 1, 10, 11]);
 static BF16: Shader = shader!("gemm", "coopmat_bf16");
 
 /// What one variant is.

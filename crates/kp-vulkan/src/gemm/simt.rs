@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The kernel that runs on every device.
 pub(crate) struct Simt;
 
-static SHADER: Shader = shader!("gemm", "simt");
+static SHADER: Shader = shader!("gemm", "simt", open 12 but []);
 
 /// What one variant is.
 struct Tile {

@@ -11,6 +11,18 @@ pub(crate) struct Shader {
     /// `<op>/<stem>`.
     pub(crate) name: &'static str,
     pub(crate) spirv: &'static [u8],
+    /// The same with its first constants among the arguments, if there is such a form.
+    pub(crate) open: Option<Open>,
+}
+
+/// A shader's form that is compiled once for many problems: constants below `count` follow the arguments as numbers. A driver for
+/// processors takes longer to compile most problems than to run them.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) spirv: &'static [u8],
+    pub(crate) count: usize,
+    /// Those that are constants all the same.
+    pub(crate) but: &'static [usize],
 }
 
 impl Shader {
@@ -23,10 +35,25 @@ impl Shader {
 /// The shader that `cargo xtask shaders` made of a source.
 macro_rules! shader {
     ($op:literal, $stem:literal) => {
+        $crate::shaders::shader!(@ $op, $stem, None)
+    };
+    // With a form, `STEM_open`, in which that many constants are numbers.
+    ($op:literal, $stem:literal, open $count:literal but $but:expr) => {
+        $crate::shaders::shader!(@ $op, $stem, Some($crate::shaders::Open {
+            spirv: $crate::shaders::shader!(@spirv $op, $stem, "_open"),
+            count: $count,
+            but: &$but,
+        }))
+    };
+    (@ $op:literal, $stem:literal, $open:expr) => {
         $crate::shaders::Shader {
             name: concat!($op, "/", $stem),
-            spirv: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/spirv/", $op, "_", $stem, ".spv")),
+            spirv: $crate::shaders::shader!(@spirv $op, $stem, ""),
+            open: $open,
         }
+    };
+    (@spirv $op:literal, $stem:literal, $form:literal) => {
+        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/spirv/", $op, "_", $stem, $form, ".spv"))
     };
 }
 pub(crate) use shader;
