@@ -1,6 +1,6 @@
 //! What this processor can do, from the ISA's own feature bits and the kernel's files.
 
-use crate::threads;
+use crate::{gemm, threads};
 use kp_hal::{Caps, DType, DTypes, DeviceInfo, DeviceKind, MemoryInfo, Rates};
 use std::{fs, path::Path, sync::OnceLock};
 
@@ -47,6 +47,7 @@ fn caps(cpu_info: &str) -> Caps {
     // Two to eight channels of DDR4/5 feed 10–20 GB/s to each of the first cores.
     caps.bytes_per_s = 12e9 * f64::from(caps.units.min(16));
     caps.launch_ns = 300;
+    caps.panels = gemm::panels(&caps);
     caps
 }
 

@@ -1,7 +1,10 @@
 //! Facts about one device. Data, never methods that ask a driver: a `Caps` can be
 //! written down in a test for hardware the test machine does not have.
 
-use crate::dtype::{DType, DTypes};
+use crate::{
+    dtype::{DType, DTypes},
+    op::Order,
+};
 use std::{borrow::Cow, fmt};
 
 /// What kind of machine a device is; also how devices are ranked when nothing else is known.
@@ -66,6 +69,9 @@ pub struct Caps {
     pub bytes_per_s: f64,
     /// Peak arithmetic rates.
     pub rates: Rates,
+    /// How a constant B of each type is best arranged ahead of its products with an A of the same type: the panels that
+    /// kernels read where they lie. A type that is not listed gains nothing from being arranged.
+    pub panels: Vec<(DType, Order)>,
     /// Most bytes one buffer may hold.
     pub max_buffer_bytes: u64,
     /// Time from the host's call until a kernel with no work has run, in nanoseconds.
@@ -99,6 +105,7 @@ impl Caps {
             clock_hz: 0.0,
             bytes_per_s: 1e11,
             rates: Rates::uniform(1e12),
+            panels: Vec::new(),
             max_buffer_bytes: i64::MAX as u64,
             launch_ns: 0,
         }
@@ -107,6 +114,11 @@ impl Caps {
     /// Whether the device names `feature`.
     pub fn has(&self, feature: &str) -> bool {
         self.features.binary_search_by(|f| (**f).cmp(feature)).is_ok()
+    }
+
+    /// The panels of [`panels`](Self::panels) for numbers or codes of `dtype`.
+    pub fn panel(&self, dtype: DType) -> Option<Order> {
+        self.panels.iter().find(|(of, _)| *of == dtype).map(|(_, order)| *order)
     }
 
     /// Replaces the features, sorted and without repeats, as `has` expects them.

@@ -27,6 +27,7 @@ impl Precision {
             Self::F32 => 0.9999,
             Self::Bf16 => 0.999,
             Self::Int8 => 0.99,
+            Self::W8A8 => 0.98,
             Self::Int4 => 0.95,
             // Nothing is promised of it.
             Self::Other(_) => -1.0,
@@ -51,15 +52,22 @@ impl fmt::Display for Report {
     }
 }
 
+const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/reference");
+
+/// The hundred sentences of `reference/`.
+pub fn sentences() -> Vec<&'static str> {
+    let text = include_str!("../reference/sentences.txt");
+    // Not `lines`: what stands before the newline belongs to the sentence, whatever it is.
+    text.strip_suffix('\n').unwrap_or(text).split('\n').collect()
+}
+
 /// Embeds the reference sentences in one precision.
 ///
 /// # Errors
 /// What is missing; token ids that differ from the reference's; what the device refuses.
 pub fn check(engine: &Engine, model_dir: &Path, precision: Precision) -> Result<Report> {
-    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference");
-    let text = fs::read_to_string(reference.join("sentences.txt")).context("cannot read the sentences")?;
-    // Not `lines`: what stands before the newline belongs to the sentence, whatever it is.
-    let sentences: Vec<&str> = text.strip_suffix('\n').unwrap_or(&text).split('\n').collect();
+    let reference = Path::new(REFERENCE);
+    let sentences = sentences();
     let wanted = engine.load(reference.join("embeddings.safetensors"))?.get("embeddings")?;
     ensure!(wanted.shape()[0] == sentences.len(), "{} sentences, {} embeddings", sentences.len(), wanted.shape()[0]);
     let ids = fs::read_to_string(reference.join("token_ids.json")).context("cannot read the token ids")?;

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `model.rs` | the weights, and the way from sentences to embeddings |
 //! | `check.rs` | the comparison with PyTorch's embeddings in `reference/` |
+//! | `time.rs` | how many sentences a second |
 //! | `main.rs` | the command line |
 
 pub mod check;
 pub mod model;
+pub mod time;

@@ -1,4 +1,4 @@
-//! Embeds sentences, or checks the embeddings of a hundred against PyTorch's.
+//! Embeds sentences, or checks the embeddings of a hundred against PyTorch's, or times them.
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -6,6 +6,7 @@ use kp_core::Engine;
 use kp_embed::{
     check::{check, cosine},
     model::{MiniLm, Precision, default_dir},
+    time::time,
 };
 use std::{path::PathBuf, process::ExitCode, time::Instant};
 
@@ -14,10 +15,10 @@ use std::{path::PathBuf, process::ExitCode, time::Instant};
 #[command(version)]
 struct Args {
     /// The sentences; with more than one, how alike each two are.
-    #[arg(required_unless_present = "check")]
+    #[arg(required_unless_present_any = ["check", "time"])]
     sentences: Vec<String>,
-    /// What the matrices of the layers are stored as: f32, bf16, int8, int4, or a format with scales, such as
-    /// e2m1@nv or i4@g32/f16 (with --check: only this one, not the four).
+    /// What the matrices of the layers are stored as: f32, bf16, int8, w8a8, int4, or a format with scales, such as
+    /// e2m1@nv or i4@g32/f16 (with --check and --time: only this one, not the five).
     #[arg(long)]
     weights: Option<Precision>,
     /// The device, as KP_DEVICE names it: a backend, `backend:index`, or part of a device's name.
@@ -29,6 +30,9 @@ struct Args {
     /// Compare with PyTorch's embeddings of a hundred sentences; fails below the bars.
     #[arg(long, conflicts_with = "sentences")]
     check: bool,
+    /// Print how many of those sentences a second, one by one and all at once.
+    #[arg(long, conflicts_with_all = ["sentences", "check"])]
+    time: bool,
 }
 
 fn main() -> ExitCode {
@@ -49,8 +53,14 @@ fn run(args: &Args) -> Result<()> {
     };
     let dir = args.model.clone().unwrap_or_else(default_dir);
     println!("{} ({})", engine.info().name, engine.backend().name());
+    let precisions = args.weights.map_or(Precision::ALL.to_vec(), |one| vec![one]);
+    if args.time {
+        return precisions.into_iter().try_for_each(|precision| {
+            println!("{}", time(&engine, &dir, precision)?);
+            Ok(())
+        });
+    }
     if args.check {
-        let precisions = args.weights.map_or(Precision::ALL.to_vec(), |one| vec![one]);
         let mut failed = Vec::new();
         for precision in precisions {
             let report = check(&engine, &dir, precision)?;

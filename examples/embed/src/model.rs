@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use kp_core::{
     Engine, Tensor,
     calibrate::Rounded,
-    tensor::{Attend, Epilogue, How, Norm, Over, Sequences, Weights, formats},
+    tensor::{Attend, Epilogue, How, Norm, Over, Packed, Sequences, Weights, formats},
 };
 use kp_hal::{
     DType,
@@ -45,6 +45,8 @@ pub enum Precision {
     Bf16,
     /// 8-bit integers, one f32 per row.
     Int8,
+    /// The same, and so is what each product takes in, row by row.
+    W8A8,
     /// 4-bit integers, an f16 scale and an 8-bit zero point per 16 numbers: 5.5 bits a number.
     Int4,
     /// Any format that can be quantized to.
@@ -53,7 +55,7 @@ pub enum Precision {
 
 impl Precision {
     /// Those that have a name and a bar, most exact first.
-    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Int8, Self::Int4];
+    pub const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::Int8, Self::W8A8, Self::Int4];
 
     /// Type of activations.
     fn activations(self) -> DType {
@@ -64,7 +66,7 @@ impl Precision {
     fn matrices(self) -> Option<Format> {
         match self {
             Self::F32 | Self::Bf16 => None,
-            Self::Int8 => Some(formats::INT8_ROW),
+            Self::Int8 | Self::W8A8 => Some(formats::INT8_ROW),
             Self::Int4 => Some(INT4),
             Self::Other(format) => Some(format),
         }
@@ -77,6 +79,7 @@ impl fmt::Display for Precision {
             Self::F32 => f.pad("f32"),
             Self::Bf16 => f.pad("bf16"),
             Self::Int8 => f.pad("int8"),
+            Self::W8A8 => f.pad("w8a8"),
             Self::Int4 => f.pad("int4"),
             Self::Other(format) => f.pad(&format.to_string()),
         }
@@ -91,7 +94,7 @@ impl FromStr for Precision {
         let named = Self::ALL.into_iter().find(|precision| precision.to_string() == text);
         let format = || text.parse().ok().filter(|format: &Format| format.scale_dtype().is_some()).map(Self::Other);
         named.or_else(format).ok_or_else(|| {
-            "expected f32, bf16, int8, int4 or a format with scales, such as e2m1@nv or i4@g32/f16".to_owned()
+            "expected f32, bf16, int8, w8a8, int4 or a format with scales, such as e2m1@nv or i4@g32/f16".to_owned()
         })
     }
 }
@@ -108,22 +111,30 @@ pub struct MiniLm {
 }
 
 struct Layer {
-    qkv: Affine,
-    attended: Affine,
+    qkv: Dense,
+    attended: Dense,
     attended_norm: Affine,
-    wide: Affine,
-    narrow: Affine,
+    wide: Dense,
+    narrow: Dense,
     narrow_norm: Affine,
 }
 
-/// A weight and a bias: of a product (rows are outputs) or of a norm.
+/// A product with a constant matrix, whose rows are outputs, and a bias.
+struct Dense {
+    right: Packed,
+    bias: Tensor,
+    /// What its input is quantized to, if it is.
+    input: Option<Format>,
+}
+
+/// A weight and a bias of a norm.
 struct Affine {
     weight: Tensor,
     bias: Tensor,
 }
 
 /// Tokens of sentences one behind the other, and where each sentence begins.
-struct Packed {
+struct Tokens {
     x: Tensor,
     sequences: Sequences,
 }
@@ -167,8 +178,7 @@ impl MiniLm {
         tokenizer.with_truncation(Some(truncation)).map_err(|e| anyhow::anyhow!("cannot truncate: {e}"))?;
         tokenizer.with_padding(None);
         let weights = engine.load(dir.join(WEIGHTS)).context("cannot load the weights")?;
-        let calibrated = precision.matrices().filter(|format| format.dtype.bits() <= 4);
-        let read = Reader { weights: &weights, precision, calibrated: calibrated.is_some() };
+        let read = Reader { weights: &weights, precision };
 
         let positions = read.plain("embeddings.position_embeddings.weight")?;
         let first_type = engine.zeros(&[positions.shape()[0]], DType::I32)?;
@@ -177,30 +187,18 @@ impl MiniLm {
             words: read.plain("embeddings.word_embeddings.weight")?,
             positions: positions.add(&types)?,
             norm: read.norm("embeddings.LayerNorm")?,
-            layers: (0..LAYERS).map(|i| read.layer(i)).collect::<anyhow::Result<_>>()?,
+            layers: Vec::new(),
             engine: engine.clone(),
             tokenizer,
         };
-        if let Some(format) = calibrated {
-            model.round(format, &CALIBRATION.lines().collect::<Vec<_>>()).context("cannot round the weights")?;
-        }
+        model.layers = match precision.matrices().filter(|format| format.dtype.bits() <= 4) {
+            None => (0..LAYERS).map(|i| read.layer(i)).collect::<anyhow::Result<_>>()?,
+            Some(format) => {
+                let Tokens { x, sequences } = model.look_up(&CALIBRATION.lines().collect::<Vec<_>>())?;
+                read.rounded_layers(format, x, &sequences).context("cannot round the weights")?
+            }
+        };
         Ok(model)
-    }
-
-    /// Rounds the matrices to `format` with what the sentences bring about in view.
-    fn round(&mut self, format: Format, sentences: &[&str]) -> anyhow::Result<()> {
-        let Packed { mut x, sequences } = self.look_up(sentences)?;
-        for layer in &mut self.layers {
-            layer.qkv.round(format, &x)?;
-            let seen = layer.attend(&x, &sequences)?;
-            layer.attended.round(format, &seen)?;
-            let attended = layer.join(&x, &seen)?;
-            layer.wide.round(format, &attended)?;
-            let wide = layer.widen(&attended)?;
-            layer.narrow.round(format, &wide)?;
-            x = layer.narrow(&attended, &wide)?.0;
-        }
-        Ok(())
     }
 
     /// Token ids of a sentence, `[CLS]` and `[SEP]` included.
@@ -217,14 +215,14 @@ impl MiniLm {
     /// # Errors
     /// What the tokenizer or the device refuses.
     pub fn embed(&self, sentences: &[impl AsRef<str>]) -> anyhow::Result<Embedded> {
-        let Packed { mut x, sequences } = self.look_up(sentences)?;
+        let Tokens { mut x, sequences } = self.look_up(sentences)?;
         let mut product = String::new();
         for layer in &self.layers {
-            let seen = layer.attend(&x, &sequences)?;
-            let attended = layer.join(&x, &seen)?;
-            let wide = layer.widen(&attended)?;
+            let seen = layer.qkv.attend(&x, &sequences)?;
+            let attended = layer.attended.add_norm(&seen, &x, &layer.attended_norm)?.0;
+            let wide = layer.wide.gelu(&attended)?;
             let how;
-            (x, how) = layer.narrow(&attended, &wide)?;
+            (x, how) = layer.narrow.add_norm(&wide, &attended, &layer.narrow_norm)?;
             product = how.to_string();
         }
         let rows = x.cast(DType::F32)?.mean(Over::Segments(&sequences))?.l2_normalize(EPS)?;
@@ -232,7 +230,7 @@ impl MiniLm {
     }
 
     /// What the first layer sees of `sentences`.
-    fn look_up(&self, sentences: &[impl AsRef<str>]) -> anyhow::Result<Packed> {
+    fn look_up(&self, sentences: &[impl AsRef<str>]) -> anyhow::Result<Tokens> {
         let ids: Vec<Vec<u32>> = sentences.iter().map(|s| self.tokens(s.as_ref())).collect::<anyhow::Result<_>>()?;
         let lens: Vec<usize> = ids.iter().map(Vec::len).collect();
         let words: Vec<i32> = ids.iter().flatten().map(|&id| id as i32).collect();
@@ -241,50 +239,42 @@ impl MiniLm {
         let words = self.words.gather(&self.engine.tensor(&[tokens], &words)?)?;
         let places = self.positions.gather(&self.engine.tensor(&[tokens], &places)?)?;
         let (x, _) = words.add_norm(&places, self.norm.as_norm())?;
-        Ok(Packed { x, sequences: Sequences::new(&self.engine, &lens)? })
+        Ok(Tokens { x, sequences: Sequences::new(&self.engine, &lens)? })
     }
 }
 
-impl Layer {
-    /// What each token gathers from those of its sentence.
+impl Dense {
+    fn new(weight: &Tensor, bias: Tensor, input: Option<Format>) -> anyhow::Result<Self> {
+        Ok(Self { right: weight.t().pack()?, bias, input })
+    }
+
+    /// `x · weightᵀ + bias`, and what follows.
+    fn times(&self, x: &Tensor, epilogue: Epilogue<'_>) -> kp_hal::Result<Tensor> {
+        let codes = self.input.map(|format| x.quantize(format)).transpose()?;
+        codes.as_ref().unwrap_or(x).matmul_with(&self.right, Epilogue { bias: Some(&self.bias), ..epilogue })
+    }
+
+    /// What each token gathers from those of its sentence, where this makes queries, keys and values.
     fn attend(&self, x: &Tensor, sequences: &Sequences) -> kp_hal::Result<Tensor> {
         let tokens = x.shape()[0];
-        let qkv = self.qkv.times(x, Epilogue::default())?;
+        let qkv = self.times(x, Epilogue::default())?;
         let head = |i: usize| qkv.slice_cols(i * HIDDEN..(i + 1) * HIDDEN)?.reshape(&[tokens, HEADS, HIDDEN / HEADS]);
         let options = Attend { queries: Some(sequences), ..Attend::default() };
         head(0)?.attention(&head(1)?, &head(2)?, &options)?.reshape(&[tokens, HIDDEN])
     }
 
-    /// Adds that to the tokens.
-    fn join(&self, x: &Tensor, seen: &Tensor) -> kp_hal::Result<Tensor> {
-        let attended = self.attended.times(seen, Epilogue { residual: Some(x), ..Epilogue::default() })?;
-        attended.norm(self.attended_norm.as_norm())
+    fn gelu(&self, x: &Tensor) -> kp_hal::Result<Tensor> {
+        self.times(x, Epilogue { act: Act::Gelu, ..Epilogue::default() })
     }
 
-    fn widen(&self, attended: &Tensor) -> kp_hal::Result<Tensor> {
-        self.wide.times(attended, Epilogue { act: Act::Gelu, ..Epilogue::default() })
-    }
-
-    /// What the next layer sees, and how its last product came to be.
-    fn narrow(&self, attended: &Tensor, wide: &Tensor) -> kp_hal::Result<(Tensor, How)> {
-        let narrow = self.narrow.times(wide, Epilogue { residual: Some(attended), ..Epilogue::default() })?;
-        Ok((narrow.norm(self.narrow_norm.as_norm())?, narrow.how()))
+    /// Adds what it makes of `x` to the tokens, normalized, and tells how its product came to be.
+    fn add_norm(&self, x: &Tensor, tokens: &Tensor, norm: &Affine) -> kp_hal::Result<(Tensor, How)> {
+        let sum = self.times(x, Epilogue { residual: Some(tokens), ..Epilogue::default() })?;
+        Ok((sum.norm(norm.as_norm())?, sum.how()))
     }
 }
 
 impl Affine {
-    /// `x · weightᵀ + bias`, and what follows.
-    fn times(&self, x: &Tensor, epilogue: Epilogue<'_>) -> kp_hal::Result<Tensor> {
-        x.matmul_with(&self.weight.t(), Epilogue { bias: Some(&self.bias), ..epilogue })
-    }
-
-    /// The weight in codes; the bias makes up for the mean of what that loses.
-    fn round(&mut self, format: Format, inputs: &Tensor) -> kp_hal::Result<()> {
-        let Rounded { weight, shift } = self.weight.quantize_for(format, inputs)?;
-        *self = Self { weight, bias: self.bias.add(&shift)? };
-        Ok(())
-    }
-
     fn as_norm(&self) -> Norm<'_> {
         Norm { kind: NormKind::Layer, eps: EPS, weight: Some(&self.weight), bias: Some(&self.bias) }
     }
@@ -294,8 +284,6 @@ impl Affine {
 struct Reader<'w> {
     weights: &'w Weights,
     precision: Precision,
-    /// Whether matrices are rounded later, once their inputs are known.
-    calibrated: bool,
 }
 
 impl Reader<'_> {
@@ -307,31 +295,76 @@ impl Reader<'_> {
         Ok(Affine { weight: self.plain(&format!("{name}.weight"))?, bias: self.plain(&format!("{name}.bias"))? })
     }
 
+    /// A part of all matrices of those names, one below the other.
+    fn joined(&self, names: &[String], part: &str) -> anyhow::Result<Tensor> {
+        let parts = names.iter().map(|name| self.weights.get(&format!("{name}.{part}")));
+        let parts: Vec<Tensor> = parts.collect::<kp_hal::Result<_>>()?;
+        Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>())?)
+    }
+
     /// Several products of one input as one.
-    fn product(&self, names: &[String]) -> anyhow::Result<Affine> {
-        let parts = |what: &str| -> anyhow::Result<Tensor> {
-            let parts: Vec<Tensor> =
-                names.iter().map(|name| self.weights.get(&format!("{name}.{what}"))).collect::<kp_hal::Result<_>>()?;
-            Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>())?)
-        };
-        let weight = parts("weight")?;
+    fn dense(&self, names: &[String]) -> anyhow::Result<Dense> {
+        let weight = self.joined(names, "weight")?;
         let weight = match self.precision.matrices() {
-            Some(format) if !self.calibrated => weight.quantize(format)?,
-            _ => weight.cast(self.precision.activations())?,
+            Some(format) => weight.quantize(format)?,
+            None => weight.cast(self.precision.activations())?,
         };
-        Ok(Affine { weight, bias: parts("bias")?.cast(self.precision.activations())? })
+        let bias = self.joined(names, "bias")?.cast(self.precision.activations())?;
+        Dense::new(&weight, bias, (self.precision == Precision::W8A8).then_some(formats::INT8_ROW))
+    }
+
+    /// The same with codes chosen in view of `inputs`; the bias makes up for the mean of what they lose.
+    fn rounded(&self, names: &[String], format: Format, inputs: &Tensor) -> anyhow::Result<Dense> {
+        let Rounded { weight, shift } = self.joined(names, "weight")?.quantize_for(format, inputs)?;
+        Dense::new(&weight, self.joined(names, "bias")?.add(&shift)?, None)
     }
 
     fn layer(&self, index: usize) -> anyhow::Result<Layer> {
-        let name = |part: &str| format!("encoder.layer.{index}.{part}");
-        let one = |part: &str| self.product(&[name(part)]);
+        let [qkv, attended, wide, narrow] = names(index);
+        let [attended_norm, narrow_norm] = self.norms(index)?;
+        let dense = |names: &[String]| self.dense(names);
         Ok(Layer {
-            qkv: self.product(&["query", "key", "value"].map(|part| name(&format!("attention.self.{part}"))))?,
-            attended: one("attention.output.dense")?,
-            attended_norm: self.norm(&name("attention.output.LayerNorm"))?,
-            wide: one("intermediate.dense")?,
-            narrow: one("output.dense")?,
-            narrow_norm: self.norm(&name("output.LayerNorm"))?,
+            qkv: dense(&qkv)?,
+            attended: dense(&attended)?,
+            attended_norm,
+            wide: dense(&wide)?,
+            narrow: dense(&narrow)?,
+            narrow_norm,
         })
     }
+
+    /// Layers in codes of `format`, for the tokens `x` of some sentences.
+    fn rounded_layers(&self, format: Format, mut x: Tensor, sequences: &Sequences) -> anyhow::Result<Vec<Layer>> {
+        let mut layers = Vec::new();
+        for index in 0..LAYERS {
+            let [qkv, attended, wide, narrow] = names(index);
+            let [attended_norm, narrow_norm] = self.norms(index)?;
+            let qkv = self.rounded(&qkv, format, &x)?;
+            let seen = qkv.attend(&x, sequences)?;
+            let attended = self.rounded(&attended, format, &seen)?;
+            let tokens = attended.add_norm(&seen, &x, &attended_norm)?.0;
+            let wide = self.rounded(&wide, format, &tokens)?;
+            let bent = wide.gelu(&tokens)?;
+            let narrow = self.rounded(&narrow, format, &bent)?;
+            x = narrow.add_norm(&bent, &tokens, &narrow_norm)?.0;
+            layers.push(Layer { qkv, attended, attended_norm, wide, narrow, narrow_norm });
+        }
+        Ok(layers)
+    }
+
+    fn norms(&self, index: usize) -> anyhow::Result<[Affine; 2]> {
+        let norm = |part: &str| self.norm(&format!("encoder.layer.{index}.{part}.LayerNorm"));
+        Ok([norm("attention.output")?, norm("output")?])
+    }
+}
+
+/// What the file calls the four matrices of a layer, the first of which it has in three parts.
+fn names(layer: usize) -> [Vec<String>; 4] {
+    let name = |part: &str| format!("encoder.layer.{layer}.{part}");
+    [
+        ["query", "key", "value"].map(|part| name(&format!("attention.self.{part}"))).to_vec(),
+        vec![name("attention.output.dense")],
+        vec![name("intermediate.dense")],
+        vec![name("output.dense")],
+    ]
 }

@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use super::{
-    Data, Tensor, error_bound,
+    Data, Right, Tensor, error_bound,
     run::{Output, Run, dim, refuse},
     view::{Plane, shape_text},
 };
@@ -55,22 +55,27 @@ impl Tensor {
     ///
     /// Further dimensions in front are a batch; one side may have none, or 1, and then is used for each of the
     /// other's. Transposed views cost nothing. Either side may be quantized, with its scales along `k`: quantize a
-    /// weight stored `n`×`k` as it is and multiply by its [`Tensor::t`]. The result has the left side's type if that
+    /// weight stored `n`×`k` as it is and multiply by its [`Tensor::t`]; one that is used many times may be
+    /// [packed](Tensor::pack). The result has the left side's type if that
     /// is a float of at least 16 bits, else the right side's, else `i32` for integers without scales, else `f32`.
     ///
     /// # Errors
     /// `BadOperands` if the shapes or scales do not go together, `Unsupported` if no kernel multiplies these types,
     /// `OutOfMemory`. The tensors and the engine stay usable.
-    pub fn matmul(&self, b: &Tensor) -> Result<Self> {
-        self.matmul_with(b, Epilogue::default())
+    pub fn matmul<'b>(&self, b: impl Into<Right<'b>>) -> Result<Self> {
+        self.product(b.into(), Epilogue::default())
     }
 
     /// The product with what usually follows it, fused into one kernel.
     ///
     /// # Errors
     /// As [`Tensor::matmul`]; `BadOperands` also if bias or residual have another shape than the result wants.
-    pub fn matmul_with(&self, b: &Tensor, epilogue: Epilogue<'_>) -> Result<Self> {
-        let a = self;
+    pub fn matmul_with<'b>(&self, b: impl Into<Right<'b>>, epilogue: Epilogue<'_>) -> Result<Self> {
+        self.product(b.into(), epilogue)
+    }
+
+    fn product(&self, right: Right<'_>, epilogue: Epilogue<'_>) -> Result<Self> {
+        let (a, b) = (self, right.tensor);
         let shapes = || [("a", a.describe()), ("b", b.describe())];
         let (&[ref a_outer @ .., _, k], &[ref b_outer @ .., b_rows, n]) = (a.shape(), b.shape()) else {
             return Err(refuse(OP, shapes(), "both need at least two dimensions"));
@@ -96,7 +101,7 @@ impl Tensor {
         let m = a.shape()[a.rank() - 2];
         let d_shape: Vec<usize> = outer.iter().copied().chain([m, d_cols]).collect();
 
-        let (a, b) = (a.as_operand(OP, false)?, b.as_operand(OP, true)?);
+        let (a, b) = (a.as_operand(OP, false)?, right.as_operand(OP)?);
         let (mut a_plane, b_plane) = (a.1, b.1);
         // One b for all: the rows of every a are rows of one product, and the scales are one list anyway.
         let foldable = b_plane.batch == 1 && a_plane.batch > 1 && a_plane.order == Order::Row;

@@ -101,6 +101,13 @@ impl Engine {
     pub(super) fn with_queue<T>(&self, work: impl FnOnce(&mut dyn Queue) -> Result<T>) -> Result<T> {
         work(&mut **self.default_queue())
     }
+
+    /// The same bytes in a buffer of their own.
+    pub(super) fn copy_of(&self, buffer: &Buffer) -> Result<Buffer> {
+        let mut copy = self.alloc(buffer.bytes())?;
+        self.with_queue(|queue| queue.copy(copy.slice_mut(), buffer.slice()))?;
+        Ok(copy)
+    }
 }
 
 impl Tensor {

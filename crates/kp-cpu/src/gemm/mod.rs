@@ -25,7 +25,7 @@ mod vnni_tiles;
 mod tests;
 
 use few_rows::FewRows;
-use kp_hal::{KernelList, op::Gemm};
+use kp_hal::{Caps, DType, KernelList, op::Gemm, op::Order};
 use packed::Packed;
 
 #[cfg(target_arch = "x86_64")]
@@ -40,3 +40,15 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const KERNELS: KernelList<Gemm> = &[&FewRows, &Packed];
+
+/// The panels that these kernels read where they lie, on a processor that has what `caps` say.
+pub(crate) fn panels(caps: &Caps) -> Vec<(DType, Order)> {
+    let mut panels: Vec<_> =
+        packed::panels(caps).map(|(dtype, width)| (dtype, Order::Panel { width, depth: 1 })).into();
+    #[cfg(target_arch = "x86_64")]
+    if caps.has("avx512vnni") {
+        let fours = Order::Panel { width: 64, depth: 4 };
+        panels.extend([(DType::I8, fours), (DType::U8, fours)]);
+    }
+    panels
+}

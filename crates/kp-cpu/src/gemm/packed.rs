@@ -85,6 +85,16 @@ pub(crate) fn supports(caps: &Caps, repro: Repro) -> Support {
     })
 }
 
+/// Columns of the panels that the best variant reads where they lie, by type.
+pub(crate) fn panels(caps: &Caps) -> [(DType, u16); 2] {
+    let columns = |of: DType| {
+        let spec = GemmSpec::new(1, 1, 1, [of.into(); 3]);
+        let best = Variant(VARIANTS.iter().position(|v| (v.has)(caps)).unwrap_or(0) as u8);
+        (of, with_blocks!(best, &spec, |Form| Form::PANEL) as u16)
+    };
+    [DType::F32, DType::F64].map(columns)
+}
+
 /// Multiplying at a measured fraction of the peak, and packing; `rows` and `items` of B in all.
 pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, rows: f64, items: u32, variant: Variant) -> Nanos {
     let Wants { efficiency, .. } = VARIANTS[usize::from(variant.0)];
