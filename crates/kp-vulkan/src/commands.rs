@@ -1,7 +1,8 @@
 //! A queue's command buffers: the one that is open, those under way, those to use again.
 //!
-//! Commands wait in an open buffer until there are some, or somebody wants to know of them, or the device has nothing of
-//! this queue to do: a submission costs several times what recording a launch does.
+//! Commands wait in an open buffer until there are some or somebody wants to know of them: a submission costs many times what
+//! recording a launch does. The first after a wait goes at once, the next two together, then four: the device starts soon, and
+//! many launches share a submission.
 
 use crate::{
     driver::{Logical, Status, checked},
@@ -11,7 +12,7 @@ use ash::vk;
 use std::{any::Any, collections::VecDeque, sync::Arc};
 
 /// Commands that wait for others, at most.
-const MOST: u32 = 16;
+const MOST: u32 = 64;
 
 /// What a submission uses and must outlive it.
 pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
@@ -24,6 +25,8 @@ pub(crate) struct Commands {
     open: Option<vk::CommandBuffer>,
     /// Commands in the open buffer.
     count: u32,
+    /// As many are submitted.
+    enough: u32,
     /// Other queues' values that the next submission waits for.
     waits: Vec<(Arc<Timeline>, u64)>,
     flying: VecDeque<Flight>,
@@ -46,6 +49,7 @@ impl Commands {
             pool: pool(device, vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER)?,
             open: None,
             count: 0,
+            enough: 1,
             waits: Vec::new(),
             flying: VecDeque::new(),
             free: Vec::new(),
@@ -80,7 +84,8 @@ impl Commands {
     /// What the driver refuses.
     pub(crate) fn added(&mut self) -> Result<(), Status> {
         self.count += 1;
-        if self.count >= MOST || self.timeline.has_reached(self.timeline.submitted())? {
+        if self.count >= self.enough {
+            self.enough = MOST.min(2 * self.enough);
             self.flush(None)?;
         }
         Ok(())
@@ -153,6 +158,7 @@ impl Commands {
     /// What the driver says of a device that is lost.
     pub(crate) fn finish(&mut self) -> Result<(), Status> {
         self.flush(None)?;
+        self.enough = 1;
         self.timeline.wait(self.timeline.submitted())?;
         self.retire()
     }

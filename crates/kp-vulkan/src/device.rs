@@ -7,6 +7,7 @@ use crate::{
     memory::Memory,
     peaks,
     pipelines::{Build, Function, Pipelines},
+    probe,
     queue::VulkanQueue,
     timeline::Timelines,
     transfer::Transfer,
@@ -15,7 +16,10 @@ use kp_hal::{
     Backend, Buffer, Caps, Device, DeviceId, DeviceInfo, DeviceKind, Error, ErrorKind, Kernels, MemoryInfo, MemoryKind,
     Queue, Result,
 };
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 /// The Vulkan loader and the drivers it finds.
 pub(crate) struct Vulkan;
@@ -90,6 +94,8 @@ pub struct VulkanDevice {
     info: DeviceInfo,
     transfer: Transfer,
     pipelines: Pipelines,
+    /// Whether the device converts numbers as kp does, once it was asked.
+    native: OnceLock<bool>,
     memory: Arc<Memory>,
     timelines: Arc<Timelines>,
     lost: Arc<Lost>,
@@ -102,7 +108,17 @@ impl VulkanDevice {
         let memory = Arc::new(Memory::new(logical.clone(), timelines.clone(), lost.clone()));
         let pipelines = Pipelines::new(&logical)?;
         let transfer = Transfer::new(&logical, &pipelines)?;
-        Ok(Self { id: DeviceId::next(), info, transfer, pipelines, memory, timelines, lost, logical })
+        Ok(Self {
+            id: DeviceId::next(),
+            info,
+            transfer,
+            pipelines,
+            native: OnceLock::new(),
+            memory,
+            timelines,
+            lost,
+            logical,
+        })
     }
 
     /// The kernel that `build` describes, made when it is first asked for.
@@ -110,7 +126,11 @@ impl VulkanDevice {
     /// # Errors
     /// `Driver` if the driver refuses it.
     pub(crate) fn function(&self, build: &Build) -> Result<Function> {
-        self.pipelines.function(build).map_err(|status| self.lost.refused(status))
+        let Self { logical, pipelines, memory, timelines, .. } = self;
+        // Whatever keeps the device from answering, kernels do without.
+        let native =
+            self.native.get_or_init(|| probe::is_native(logical, pipelines, memory, timelines).unwrap_or(false));
+        self.pipelines.function(build, *native).map_err(|status| self.lost.refused(status))
     }
 
     pub(crate) fn logical(&self) -> &Arc<Logical> {

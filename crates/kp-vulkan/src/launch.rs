@@ -3,7 +3,7 @@
 use crate::{
     commands,
     device::VulkanDevice,
-    driver::PUSH_BYTES,
+    driver::{Logical, PUSH_BYTES},
     pipelines::{Build, Function},
     queue::VulkanQueue,
 };
@@ -107,26 +107,42 @@ impl VulkanQueue {
         groups: u32,
         push: &P,
     ) -> Result<()> {
-        const { assert!(size_of::<P>() <= PUSH_BYTES as usize, "arguments fit what every driver has room for") };
         self.usable()?;
         let buffer = self.record_to()?;
-        let device = self.logical();
-        commands::barrier(device, buffer);
-        // SAFETY: `P` promises that all its bytes are initialised.
-        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(push).cast::<u8>(), size_of::<P>()) };
-        // SAFETY: the buffer is being recorded to; pipeline and layout are of its device and stay; the number of groups is
-        // within the device's limits, by `groups`; open shaders run only where there is room for their numbers, which are bytes.
-        unsafe {
-            device.cmd_bind_pipeline(buffer, vk::PipelineBindPoint::COMPUTE, function.raw);
-            device.cmd_push_constants(buffer, device.layout, vk::ShaderStageFlags::COMPUTE, 0, bytes);
-            if function.numbers.0 != 0 {
-                let numbers = &function.numbers.1[..usize::from(function.numbers.0)];
-                let bytes: &[u8] = std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers));
-                device.cmd_push_constants(buffer, device.layout, vk::ShaderStageFlags::COMPUTE, PUSH_BYTES, bytes);
-            }
-            device.cmd_dispatch(buffer, groups, 1, 1);
-        }
+        // SAFETY: the caller's promise.
+        unsafe { record(self.logical(), buffer, function, groups, push) };
         self.recorded(name)
+    }
+}
+
+/// Records `function` behind everything before it.
+///
+/// # Safety
+/// - `buffer` is being recorded to, and is of `device`, as `function` is, which takes a `P`.
+/// - The memory that it reads and writes is as `VulkanQueue::launch` asks.
+#[inline]
+pub(crate) unsafe fn record<P: Push>(
+    device: &Logical,
+    buffer: vk::CommandBuffer,
+    function: Function,
+    groups: u32,
+    push: &P,
+) {
+    const { assert!(size_of::<P>() <= PUSH_BYTES as usize, "arguments fit what every driver has room for") };
+    commands::barrier(device, buffer);
+    // SAFETY: `P` promises that all its bytes are initialised.
+    let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(push).cast::<u8>(), size_of::<P>()) };
+    // SAFETY: the buffer is being recorded to; pipeline and layout are of its device and stay; the number of groups is within the
+    // device's limits, by `groups`; open shaders run only where there is room for their numbers, which are bytes.
+    unsafe {
+        device.cmd_bind_pipeline(buffer, vk::PipelineBindPoint::COMPUTE, function.raw);
+        device.cmd_push_constants(buffer, device.layout, vk::ShaderStageFlags::COMPUTE, 0, bytes);
+        if function.numbers.0 != 0 {
+            let numbers = &function.numbers.1[..usize::from(function.numbers.0)];
+            let bytes: &[u8] = std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers));
+            device.cmd_push_constants(buffer, device.layout, vk::ShaderStageFlags::COMPUTE, PUSH_BYTES, bytes);
+        }
+        device.cmd_dispatch(buffer, groups, 1, 1);
     }
 }
 

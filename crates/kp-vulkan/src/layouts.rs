@@ -69,13 +69,6 @@ pub(crate) fn counts(sizes: &[(&'static str, u32)]) -> Check {
     }
 }
 
-/// Threads of a group that takes rows of `cols` numbers: a power of two, a few numbers each, as far as the device goes. A
-/// function of the row alone, so that its bits are too.
-pub(crate) fn row_threads(caps: &Caps, cols: u32) -> u32 {
-    let most = 1 << caps.max_threads.clamp(1, 512).ilog2();
-    cols.div_ceil(4).next_power_of_two().clamp(32, 512).min(most)
-}
-
 /// Columns that a thread takes at once: see `kernels/common/glsl/runs.glsl`.
 pub(crate) const RUN: u32 = 8;
 
@@ -90,6 +83,35 @@ pub(crate) fn row_runs(caps: &Caps, cols: u32) -> (u32, u32) {
     let threads = runs.div_ceil(MOST_KEPT).next_power_of_two().clamp(32, 512).min(most);
     let kept = runs.div_ceil(threads);
     (threads, if kept <= MOST_KEPT { kept } else { 0 })
+}
+
+/// How kernels that work element by element share rows among groups: see `kernels/common/glsl/tiles.glsl`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tiles {
+    /// Runs of a tile's row.
+    pub(crate) across: u32,
+    /// Runs of a thread.
+    pub(crate) deep: u32,
+    /// Tiles of a row.
+    pub(crate) tiles_across: u32,
+    /// All of them.
+    pub(crate) count: u64,
+}
+
+/// Tiles of `rows` × `cols` numbers, of each of which `bits` bits are loaded.
+pub(crate) fn tiles(caps: &Caps, rows: u32, cols: u32, bits: u32) -> Tiles {
+    const THREADS: u32 = 256;
+    let runs = cols.div_ceil(RUN).max(1);
+    // Of what a tile has beyond the row's end, little; but a few runs, so that neighbours load neighbouring bytes.
+    let fits = |across: &u32| u64::from(runs.next_multiple_of(*across)) * 8 <= u64::from(runs) * 9;
+    let across = [256, 128, 64, 32, 16].into_iter().find(fits).unwrap_or(runs.min(16).next_power_of_two());
+    let tiles_across = runs.div_ceil(across);
+    let count = |deep| u64::from(rows.div_ceil(THREADS / across * deep)) * u64::from(tiles_across);
+    // 64 bytes under way in each thread, if there is work for all units then.
+    let most = (64 / bits.max(1)).clamp(1, 8);
+    let busy = |deep: &u32| *deep <= most && count(*deep) >= 8 * u64::from(caps.units);
+    let deep = [8, 4, 2].into_iter().find(busy).unwrap_or(1);
+    Tiles { across, deep, tiles_across, count: if cols > 0 { count(deep) } else { 0 } }
 }
 
 /// Whether every run of every row can be loaded or stored at once, rows being promised to start where `align` says.
@@ -107,21 +129,24 @@ mod tests {
     use kp_hal::DeviceKind;
 
     #[test]
-    fn rows_have_threads_as_they_have_numbers() {
-        let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.2");
-        caps.max_threads = 1024;
-        assert_eq!([0, 1, 129, 1000, 1 << 20].map(|cols| row_threads(&caps, cols)), [32, 32, 64, 256, 512]);
-        caps.max_threads = 128;
-        assert_eq!(row_threads(&caps, 1 << 20), 128);
-    }
-
-    #[test]
     fn threads_keep_rows_that_are_not_long() {
         let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.2");
         caps.max_threads = 1024;
         let of = |cols| row_runs(&caps, cols);
         assert_eq!([1, 129, 4096, 8192, 16384].map(of), [(32, 1), (32, 1), (128, 4), (256, 4), (512, 4)]);
         assert_eq!(of(16385), (512, 0));
+    }
+
+    #[test]
+    fn tiles_cover_rows_with_little_to_spare() {
+        let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.2");
+        caps.units = 132;
+        let of = |rows, cols| tiles(&caps, rows, cols, 16);
+        assert_eq!(of(16384, 8192), Tiles { across: 256, deep: 4, tiles_across: 4, count: 16384 });
+        assert_eq!(of(16384, 1104).across, 16, "138 runs are nine times 16 less 6");
+        assert_eq!((of(1 << 20, 24).across, of(1 << 20, 24).tiles_across), (4, 1));
+        assert_eq!(of(1, 1 << 20), Tiles { across: 256, deep: 1, tiles_across: 512, count: 512 });
+        assert_eq!((of(7, 0).count, of(0, 7).count), (0, 0));
     }
 
     #[test]

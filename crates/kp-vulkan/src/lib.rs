@@ -18,6 +18,7 @@
 //! graph.rs       recording and replaying
 //! fault.rs       what is known when work has failed
 //! pipelines.rs   shaders made ready, once; the driver's cache of them on disk
+//! probe.rs       what Vulkan does not say of a device, asked of the device
 //! shaders.rs     SPIR-V
 //! launch.rs      from a plan to a command buffer
 //! transfer.rs    copies and fills, which are kernels here
@@ -43,6 +44,7 @@ mod memory;
 mod norm;
 mod peaks;
 mod pipelines;
+mod probe;
 mod quantize;
 mod queue;
 mod reduce;

@@ -27,6 +27,9 @@ pub(crate) struct Build {
     pub(crate) subgroup: Option<u32>,
 }
 
+/// The constant of that name in `kernels/common/glsl/numbers.glsl`; a shader without it takes no notice.
+const NATIVE: u32 = 100;
+
 /// A kernel ready to launch. Its device keeps it for as long as it is open, so a copy of the handle is enough.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Function {
@@ -57,11 +60,12 @@ impl Pipelines {
         Ok(Self { device: device.clone(), cache, file, made: Mutex::default() })
     }
 
-    /// The kernel that `build` describes. Threads that ask for one at once get one; different ones are made at the same time.
+    /// The kernel that `build` describes, which converts numbers by the device's own means if they are `native`. Threads that ask
+    /// for one at once get one; different ones are made at the same time.
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn function(&self, build: &Build) -> Result<Function, Status> {
+    pub(crate) fn function(&self, build: &Build, native: bool) -> Result<Function, Status> {
         let open = build.shader.open.as_ref().filter(|_| self.device.seen.is_open());
         let mut key = (build.shader.name, build.constants.clone(), build.subgroup);
         let mut numbers = (0, [0; OPEN_NUMBERS]);
@@ -73,20 +77,22 @@ impl Pipelines {
             (numbers.0, spirv) = (open.count as u8, open.spirv);
         }
         let slot = self.made.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();
-        let raw = (*slot.get_or_init(|| self.make(build, spirv)))?;
+        let raw = (*slot.get_or_init(|| self.make(build, spirv, native)))?;
         Ok(Function { raw, numbers })
     }
 
-    fn make(&self, build: &Build, spirv: &[u8]) -> Result<vk::Pipeline, Status> {
+    fn make(&self, build: &Build, spirv: &[u8], native: bool) -> Result<vk::Pipeline, Status> {
         let Self { device, cache, .. } = self;
         let words: Vec<u32> = spirv.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
         // SAFETY: the words are what the compiler wrote and the validator passed.
         let module = checked("vkCreateShaderModule", unsafe { device.create_shader_module(&info, None) })?;
-        let entries: Vec<_> = (0..build.constants.len() as u32)
-            .map(|id| vk::SpecializationMapEntry::default().constant_id(id).offset(4 * id).size(4))
+        let ids = (0..build.constants.len() as u32).chain([NATIVE]);
+        let entries: Vec<_> = (ids.zip(0..))
+            .map(|(id, at)| vk::SpecializationMapEntry::default().constant_id(id).offset(4 * at).size(4))
             .collect();
-        let data: Vec<u8> = build.constants.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        let values = build.constants.iter().copied().chain([u32::from(native)]);
+        let data: Vec<u8> = values.flat_map(u32::to_ne_bytes).collect();
         let constants = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
         let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
             .required_subgroup_size(build.subgroup.unwrap_or(0));

@@ -49,7 +49,7 @@ push! {
 
 impl Transfer {
     pub(crate) fn new(device: &Logical, pipelines: &Pipelines) -> std::result::Result<Self, Status> {
-        let build = |shader| pipelines.function(&Build { shader, constants: Vec::new(), subgroup: None });
+        let build = |shader| pipelines.function(&Build { shader, constants: Vec::new(), subgroup: None }, false);
         Ok(Self { copy: build(&COPY)?, fill: build(&FILL)?, most: device.seen.facts.max_groups.min(MOST_GROUPS) })
     }
 

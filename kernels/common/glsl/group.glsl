@@ -1,22 +1,33 @@
-// Sums and extremes over a workgroup of THREADS, a power of two, by a tree: the same bits each time.
+// Sums and extremes over a workgroup of THREADS: over each subgroup, then over those in their order, the same bits each time.
 //
 // Every thread calls, and every thread gets the result.
 
-shared float of_threads[THREADS];
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+
+// Two sets in turn: whoever writes the next one may be ahead of those who read the last.
+shared uint of_subgroups[2u * THREADS];
+uint set_of_subgroups = 0u;
+
+// What each subgroup has, at `of_subgroups[first]` and behind it; `first` is the result.
+uint gathered(uint word) {
+    set_of_subgroups = THREADS - set_of_subgroups;
+    if (subgroupElect()) {
+        of_subgroups[set_of_subgroups + gl_SubgroupID] = word;
+    }
+    barrier();
+    return set_of_subgroups;
+}
 
 float group_sum(float x) {
-    const uint thread = gl_LocalInvocationIndex;
-    of_threads[thread] = x;
-    barrier();
-    for (uint half_of = THREADS / 2u; half_of > 0u; half_of /= 2u) {
-        if (thread < half_of) {
-            of_threads[thread] += of_threads[thread + half_of];
+    float all = subgroupAdd(x);
+    if (gl_NumSubgroups > 1u) {
+        const uint first = gathered(floatBitsToUint(all));
+        all = 0.0;
+        for (uint i = 0u; i < gl_NumSubgroups; i++) {
+            all += uintBitsToFloat(of_subgroups[first + i]);
         }
-        barrier();
     }
-    const float all = of_threads[0];
-    // Nobody writes the next ones before everybody has read this.
-    barrier();
     return all;
 }
 
@@ -25,17 +36,19 @@ float larger(float x, float y) {
     return is_nan(x) ? x : is_nan(y) ? y : x > y ? x : y;
 }
 
+// A number's place in the order of all, NaN being the last.
+uint rank_of(float x) {
+    const uint u = floatBitsToUint(x);
+    return is_nan(x) ? 0xffffffffu : (u & 0x80000000u) != 0u ? ~u : u | 0x80000000u;
+}
+
 float group_max(float x) {
-    const uint thread = gl_LocalInvocationIndex;
-    of_threads[thread] = x;
-    barrier();
-    for (uint half_of = THREADS / 2u; half_of > 0u; half_of /= 2u) {
-        if (thread < half_of) {
-            of_threads[thread] = larger(of_threads[thread], of_threads[thread + half_of]);
+    uint rank = subgroupMax(rank_of(x));
+    if (gl_NumSubgroups > 1u) {
+        const uint first = gathered(rank);
+        for (uint i = 0u; i < gl_NumSubgroups; i++) {
+            rank = max(rank, of_subgroups[first + i]);
         }
-        barrier();
     }
-    const float all = of_threads[0];
-    barrier();
-    return all;
+    return rank == 0xffffffffu ? uintBitsToFloat(QUIET_NAN) : uintBitsToFloat((rank & 0x80000000u) != 0u ? rank & 0x7fffffffu : ~rank);
 }

@@ -1,13 +1,18 @@
 // Number formats: codes of 32 bits and fewer as f32, and back, rounded to nearest even.
 //
-// By integer arithmetic throughout. What a driver does with conversions (rounding of packHalf2x16, subnormal numbers, NaN)
-// is its own matter, and kp says what each bit is. f32 holds every number of the narrower formats; of i32, 24 bits.
+// kp says what each bit is, and Vulkan leaves open what a driver does with conversions: rounding of packHalf2x16, subnormal numbers,
+// NaN. So they are integer arithmetic, unless the device was asked and does the same: see `probe.comp`. f32 holds every number
+// of the narrower formats; of i32, 24 bits.
 
 #include "common/glsl/memory.glsl"
 
 // kp_hal::DType, in its order.
 const uint F64 = 0u, F32 = 1u, TF32 = 2u, F16 = 3u, BF16 = 4u, E4M3 = 5u, E5M2 = 6u, E4M3FNUZ = 7u, E5M2FNUZ = 8u, E2M1 = 9u,
            NF4 = 10u, E8M0 = 11u, UE4M3 = 12u, I4 = 13u, U4 = 14u, I8 = 15u, U8 = 16u, I32 = 17u, I64 = 18u;
+
+// Whether conversions between f16 and f32 are the device's own: they are exact, round to nearest even and know subnormal numbers.
+// Set for every pipeline of a device.
+layout(constant_id = 100) const uint NATIVE = 0u;
 
 const uint QUIET_NAN = 0x7fc00000u, INFINITE = 0x7f800000u;
 
@@ -39,19 +44,24 @@ float power_of_two(int e) {
 
 // A code without sign of a format with `mantissa` bits and `bias`, all of whose codes are numbers.
 float decoded(uint code, uint mantissa, int bias) {
-    const uint exponent = code >> mantissa;
-    const uint fraction = code & ((1u << mantissa) - 1u);
-    if (exponent == 0u) {
-        return float(fraction) * power_of_two(1 - bias - int(mantissa));
-    }
-    return uintBitsToFloat(uint(int(exponent) + 127 - bias) << 23 | fraction << (23u - mantissa));
+    const uint u = (code << (23u - mantissa)) + (uint(127 - bias) << 23);
+    // A subnormal number is what the same digits are with the next exponent, less the first of them.
+    return code >> mantissa == 0u ? uintBitsToFloat(u + 0x800000u) - power_of_two(1 - bias) : uintBitsToFloat(u);
 }
 
 float with_sign(float magnitude, bool negative) {
     return uintBitsToFloat(floatBitsToUint(magnitude) | (negative ? 0x80000000u : 0u));
 }
 
+// A whole number from 0 to 255: the last digits of 2^23 and it.
+float whole(uint number) {
+    return uintBitsToFloat(0x4b000000u | number) - 8388608.0;
+}
+
 float of_f16(uint code) {
+    if (NATIVE != 0u) {
+        return unpackHalf2x16(code).x;
+    }
     const uint magnitude = code & 0x7fffu;
     const float infinite = uintBitsToFloat(magnitude == 0x7c00u ? INFINITE : QUIET_NAN);
     return with_sign(magnitude >= 0x7c00u ? infinite : decoded(magnitude, 10u, 15), (code & 0x8000u) != 0u);
@@ -78,10 +88,10 @@ float of_code(uint code, uint dtype) {
             // 2^-127 is no normal number.
             return code == 0xffu ? not_a_number : uintBitsToFloat(code == 0u ? 0x400000u : code << 23);
         case UE4M3: return magnitude == 0x7fu ? not_a_number : decoded(magnitude, 3u, 7);
-        case I4: return float(int(code << 28) >> 28);
-        case I8: return float(int(code << 24) >> 24);
+        case I4: return whole((code & 15u) ^ 8u) - 8.0;
+        case I8: return whole((code & 255u) ^ 128u) - 128.0;
         case I32: return float(int(code));
-        default: return float(code);
+        default: return whole(code);
     }
 }
 
@@ -103,6 +113,14 @@ float number_at(uint64_t base, uint64_t index, uint dtype) {
 // The code, without sign and without a limit, of the finite magnitude whose bits are `a`, in a format with `mantissa` bits
 // and `bias`: the nearest, or of two the even one.
 uint encoded(uint a, uint mantissa, int bias) {
+    if (NATIVE != 0u) {
+        const uint rest = 23u - mantissa;
+        const uint normal = ((a + (1u << rest - 1u) - 1u + (a >> rest & 1u)) >> rest) - (uint(127 - bias) << mantissa);
+        // With a number added whose last digit counts as much as theirs, subnormal numbers are its last digits.
+        const float large = power_of_two(24 - bias - int(mantissa));
+        const uint small = floatBitsToUint(uintBitsToFloat(a) + large) - floatBitsToUint(large);
+        return uintBitsToFloat(a) < power_of_two(1 - bias) ? small : normal;
+    }
     const int exponent = max(int(a >> 23), 1);
     const uint fraction = (a & 0x7fffffu) | (a >= 0x800000u ? 0x800000u : 0u);
     // Biased as in f32, that of the format's smallest normal number.
@@ -119,6 +137,9 @@ uint encoded(uint a, uint mantissa, int bias) {
 }
 
 uint to_f16(float x) {
+    if (NATIVE != 0u) {
+        return packHalf2x16(vec2(x, 0.0));
+    }
     const uint u = floatBitsToUint(x);
     const uint sign = u >> 16 & 0x8000u;
     const uint a = u & 0x7fffffffu;

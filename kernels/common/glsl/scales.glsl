@@ -12,3 +12,13 @@ uint64_t scale_place(uint layout_of, uint o, uint i, uvec2 blocks) {
         default: return 0ul;
     }
 }
+
+// Scales of one matrix, padding included; none where one serves all matrices.
+uint64_t scale_count(uint layout_of, uvec2 blocks) {
+    switch (layout_of) {
+        case SCALES_INNER: return uint64_t(blocks.x) * blocks.y;
+        case SCALES_OUTER: return uint64_t((blocks.x + 3u) / 4u * 4u) * blocks.y;
+        case SCALES_TILES: return uint64_t((blocks.x + 127u) / 128u * 128u) * ((blocks.y + 3u) / 4u * 4u);
+        default: return 0ul;
+    }
+}

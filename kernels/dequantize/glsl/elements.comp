@@ -1,8 +1,10 @@
 #version 460
 
-// y = code · scale (· global), or (code − zero) · scale; a thread makes an element at a time.
+// y = code · scale (· global), or (code − zero) · scale, run of eight by run of eight.
 
+#define NF4_TABLE
 #include "common/glsl/numbers.glsl"
+#include "common/glsl/runs.glsl"
 #include "common/glsl/scales.glsl"
 
 layout(constant_id = 0) const uint Q_TYPE = 5u;
@@ -11,6 +13,13 @@ layout(constant_id = 2) const uint SCALE_TYPE = 1u;
 layout(constant_id = 3) const uint SCALE_LAYOUT = 0u;
 // Bits: scales, global, zero points.
 layout(constant_id = 4) const uint FLAGS = 0u;
+layout(constant_id = 5) const uint ACROSS = 32u;
+layout(constant_id = 6) const uint DEEP = 1u;
+// Whether runs are loaded and stored at once.
+layout(constant_id = 7) const uint AT_ONCE = 0u;
+// Columns of a block, where a run has one scale: a multiple of 8. Else 0.
+layout(constant_id = 8) const uint BLOCK = 0u;
+layout(constant_id = 9) const uint BLOCK_ROWS = 1u;
 layout(local_size_x = 256) in;
 
 const uint HAS_SCALES = 1u, HAS_GLOBAL = 2u, HAS_ZEROS = 4u;
@@ -29,25 +38,59 @@ layout(push_constant, std430) uniform Push {
     uint block_cols;
     uint blocks_down;
     uint blocks_across;
+    uint tiles_across;
 };
 
+#include "common/glsl/tiles.glsl"
+
+// What codes of a block stand for: (code − y) · x.
+vec2 of_block(uint row, uint col) {
+    const uint o = BLOCK == 0u ? row / block_rows : row / BLOCK_ROWS;
+    const uint i = BLOCK == 0u ? col / block_cols : col / BLOCK;
+    const uint64_t place = scale_place(SCALE_LAYOUT, o, i, uvec2(blocks_down, blocks_across));
+    const float zero = (FLAGS & HAS_ZEROS) != 0u ? number_at(zeros, place, U8) : 0.0;
+    return vec2((FLAGS & HAS_SCALES) != 0u ? number_at(scales, place, SCALE_TYPE) : 1.0, zero);
+}
+
 void main() {
-    const uint64_t elements = uint64_t(rows) * cols;
-    const uint64_t step = uint64_t(gl_NumWorkGroups.x) * 256ul;
-    for (uint64_t at = uint64_t(gl_WorkGroupID.x) * 256ul + gl_LocalInvocationIndex; at < elements; at += step) {
-        const uint row = uint(at / cols);
-        const uint col = uint(at - uint64_t(row) * cols);
-        float x = number_at(q, uint64_t(row) * q_ld + col, Q_TYPE);
-        const uint64_t place = scale_place(SCALE_LAYOUT, row / block_rows, col / block_cols, uvec2(blocks_down, blocks_across));
-        if ((FLAGS & HAS_ZEROS) != 0u) {
-            x -= number_at(zeros, place, U8);
+    if (Q_TYPE == NF4) {
+        bring_nf4_table();
+    }
+    const bool at_once = AT_ONCE != 0u;
+    const float of_all = (FLAGS & HAS_GLOBAL) != 0u ? number_at(global, 0ul, F32) : 1.0;
+    for (uint tile = gl_WorkGroupID.x; tile < tiles(); tile += gl_NumWorkGroups.x) {
+        const uvec2 first = place_in(tile);
+        if (first.y >= cols) {
+            continue;
         }
-        if ((FLAGS & HAS_SCALES) != 0u) {
-            x *= number_at(scales, place, SCALE_TYPE);
+        const uint count = cols - first.y;
+        Run loaded[DEEP];
+        vec2 blocks[DEEP];
+        [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+            const uint row = first.x + i * APART;
+            if (row < rows) {
+                loaded[i] = run_at(q, uint64_t(row) * q_ld + first.y, count, Q_TYPE, at_once);
+                blocks[i] = of_block(row, first.y);
+            }
         }
-        if ((FLAGS & HAS_GLOBAL) != 0u) {
-            x *= number_at(global, 0ul, F32);
+        [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+            const uint row = first.x + i * APART;
+            if (row < rows) {
+                float numbers[8];
+                numbers_of(loaded[i], Q_TYPE, numbers);
+                [[unroll]] for (uint j = 0u; j < 8u; j++) {
+                    const vec2 block = BLOCK != 0u || j == 0u ? blocks[i] : of_block(row, min(first.y + j, cols - 1u));
+                    float number = numbers[j];
+                    if ((FLAGS & HAS_ZEROS) != 0u) {
+                        number -= block.y;
+                    }
+                    if ((FLAGS & HAS_SCALES) != 0u) {
+                        number *= block.x;
+                    }
+                    numbers[j] = number * of_all;
+                }
+                store_run(y, uint64_t(row) * y_ld + first.y, count, Y_TYPE, at_once, numbers);
+            }
         }
-        store_number(y, uint64_t(row) * y_ld + col, Y_TYPE, x);
     }
 }

@@ -1,15 +1,21 @@
 #version 460
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 
-// D = A·B for up to eight rows, B's columns contiguous as weights are: as fast as B comes from memory.
+// D = A·B for up to eight rows, B's columns contiguous as weights are, scaled or not: as fast as B comes from memory.
 //
-// A group makes COLS columns for all ROWS rows. Its threads take runs of 16 bytes of each column in turn, with the elements of A
-// that belong to them, and a tree adds what they have. Every element of B is read once, by one thread.
+// A group makes COLS columns for all ROWS rows. Its threads take WIDTH elements of each column in turn, STEPS of them under way at
+// once, with the elements of A that belong to them; subgroups add what their threads have, then the group what they have. Every
+// element of B is read once, by one thread.
 //
-// The tree is the same for every m, but what other kernels make of more rows is not: no promise across m.
-// Limits: m at most 8; sizes below 2^31.
+// Sums are made in the same order for every m, but what other kernels make of more rows is not: no promise across m.
+// Limits: m at most 8; sizes below 2^31; blocks of WIDTH elements of a column that share a scale, or of whole columns.
 
+#define NF4_TABLE
 #include "gemm/glsl/finish.glsl"
 #include "gemm/glsl/operands.glsl"
+#include "gemm/glsl/weights.glsl"
+#include "common/glsl/runs.glsl"
 
 layout(constant_id = 12) const uint ROWS = 1u;
 layout(constant_id = 13) const uint COLS = 4u;
@@ -17,86 +23,129 @@ layout(constant_id = 14) const uint THREADS = 128u;
 layout(local_size_x_id = 14) in;
 // Bits: runs of A, of B at once.
 layout(constant_id = 15) const uint RUNS = 0u;
+layout(constant_id = 16) const uint STEPS = 1u;
+// Runs of a column that a thread takes together.
+layout(constant_id = 17) const uint PER = 1u;
 
-// Elements of a run: 16 bytes of B.
-const uint RUN = 128u / (B_TYPE == F16 || B_TYPE == BF16 ? 16u : B_TYPE == F32 || B_TYPE == TF32 ? 32u
-                         : B_TYPE == E2M1 || B_TYPE == NF4 || B_TYPE == I4 || B_TYPE == U4 ? 4u : 8u);
+const uint WIDTH = 8u * PER;
 const uint SUMS = ROWS * COLS;
+// Whether scales change along a column.
+const bool BY_BLOCK = B_BLOCK_DEPTH < 0x80000000u;
 
-shared float of_threads[THREADS * SUMS];
+// Subgroups have four threads at least.
+shared float of_subgroups[SUMS * ((THREADS + 3u) / 4u)];
 
-// Element `e` of those that begin in `words`.
-float in_words(uvec4 words, uint e, uint dtype) {
-    const uint bits = bits_of(dtype);
-    const uint word = words[e * bits / 32u];
-    return of_code(bits == 32u ? word : word >> e * bits % 32u & ((1u << bits) - 1u), dtype);
+// Elements `at` and behind it of row `i` of A; 0 behind its end, where codes of B are 0 too.
+void row_of_a(uint64_t origin, uint i, uint at, out float numbers[8]) {
+    if (A_FORM == 0u) {
+        load_run(a, a_place(origin, i, at), k - at, A_TYPE, (RUNS & 1u) != 0u, numbers);
+        return;
+    }
+    [[unroll]] for (uint e = 0u; e < 8u; e++) {
+        numbers[e] = at + e < k ? number_at(a, a_place(origin, i, at + e), A_TYPE) : 0.0;
+    }
 }
 
 void main() {
+    if (B_TYPE == NF4) {
+        bring_nf4_table();
+    }
     const uint thread = gl_LocalInvocationIndex;
+    const bool scaled = (FLAGS & B_SCALED) != 0u;
     const uint tiles = (n + COLS - 1u) / COLS;
     for (uint64_t tile = gl_WorkGroupID.x; tile < uint64_t(tiles) * batch; tile += gl_NumWorkGroups.x) {
         const uint which = uint(tile / tiles);
         const uint col_0 = uint(tile - uint64_t(which) * tiles) * COLS;
         const uint64_t a_origin = which * a_stride;
         const uint64_t b_origin = which * b_stride;
+        uint64_t columns[COLS];
+        [[unroll]] for (uint j = 0u; j < COLS; j++) {
+            // A column that is not there is a copy of the last one, which nobody stores.
+            columns[j] = b_place(b_origin, 0u, column(min(col_0 + j, n - 1u)));
+        }
         float sums[SUMS];
         [[unroll]] for (uint i = 0u; i < SUMS; i++) {
             sums[i] = 0.0;
         }
-        for (uint k_0 = thread * RUN; k_0 < k; k_0 += THREADS * RUN) {
-            const bool whole = k_0 + RUN <= k;
-            if (whole && (RUNS & 2u) != 0u) {
-                uvec4 words[COLS];
+        for (uint k_0 = thread * WIDTH; k_0 < k; k_0 += STEPS * THREADS * WIDTH) {
+            Run words[STEPS * COLS * PER];
+            // Scale and zero point.
+            vec2 scales[STEPS * COLS];
+            [[unroll]] for (uint s = 0u; s < STEPS; s++) {
+                const uint at = k_0 + s * THREADS * WIDTH;
                 [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                    // A column that is not there is a copy of the last one, which nobody stores.
-                    const uint64_t at = b_place(b_origin, k_0, column(min(col_0 + j, n - 1u)));
-                    words[j] = Quad(b + at * bits_of(B_TYPE) / 8ul).v;
-                }
-                const uint per_quad = 128u / bits_of(A_TYPE);
-                uvec4 a_words[ROWS];
-                [[unroll]] for (uint e = 0u; e < RUN; e++) {
-                    float y[COLS];
-                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                        y[j] = in_words(words[j], e, B_TYPE);
-                    }
-                    [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-                        const uint64_t at = a_place(a_origin, i, k_0 + e);
-                        if ((RUNS & 1u) != 0u && e % per_quad == 0u) {
-                            a_words[i] = Quad(a + at * bits_of(A_TYPE) / 8ul).v;
-                        }
-                        const float x = (RUNS & 1u) != 0u ? in_words(a_words[i], e % per_quad, A_TYPE) : number_at(a, at, A_TYPE);
-                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                            sums[i * COLS + j] += x * y[j];
+                    [[unroll]] for (uint r = 0u; r < PER; r++) {
+                        const uint from = at + 8u * r;
+                        if (from < k) {
+                            words[(s * COLS + j) * PER + r] = run_at(b, columns[j] + from, k - from, B_TYPE, (RUNS & 2u) != 0u);
                         }
                     }
+                    if (scaled && BY_BLOCK && at < k) {
+                        const uint64_t place = b_scale_place(which, at, column(min(col_0 + j, n - 1u)));
+                        scales[s * COLS + j] = vec2(b_scale(place), (FLAGS & B_ZEROS) != 0u ? b_zero(place) : 0.0);
+                    }
                 }
-            } else {
-                for (uint s = k_0; s < min(k_0 + RUN, k); s++) {
-                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                        const float y = number_at(b, b_place(b_origin, s, column(min(col_0 + j, n - 1u))), B_TYPE);
-                        [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-                            sums[i * COLS + j] += number_at(a, a_place(a_origin, i, s), A_TYPE) * y;
+            }
+            [[unroll]] for (uint s = 0u; s < STEPS; s++) {
+                const uint at = k_0 + s * THREADS * WIDTH;
+                if (at < k) {
+                    float parts[SUMS];
+                    [[unroll]] for (uint i = 0u; i < SUMS; i++) {
+                        parts[i] = 0.0;
+                    }
+                    [[unroll]] for (uint r = 0u; r < PER; r++) {
+                        if (at + 8u * r < k) {
+                            float y[COLS][8];
+                            [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                                numbers_of(words[(s * COLS + j) * PER + r], B_TYPE, y[j]);
+                                if ((FLAGS & B_ZEROS) != 0u) {
+                                    [[unroll]] for (uint e = 0u; e < 8u; e++) {
+                                        y[j][e] -= scales[s * COLS + j].y;
+                                    }
+                                }
+                            }
+                            [[unroll]] for (uint i = 0u; i < ROWS; i++) {
+                                float x[8];
+                                row_of_a(a_origin, i, at + 8u * r, x);
+                                [[unroll]] for (uint e = 0u; e < 8u; e++) {
+                                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                                        parts[i * COLS + j] += x[e] * y[j][e];
+                                    }
+                                }
+                            }
                         }
+                    }
+                    [[unroll]] for (uint i = 0u; i < SUMS; i++) {
+                        sums[i] += scaled && BY_BLOCK ? scales[s * COLS + i % COLS].x * parts[i] : parts[i];
                     }
                 }
             }
         }
         [[unroll]] for (uint i = 0u; i < SUMS; i++) {
-            of_threads[i * THREADS + thread] = sums[i];
+            sums[i] = subgroupAdd(sums[i]);
+        }
+        if (subgroupElect()) {
+            [[unroll]] for (uint i = 0u; i < SUMS; i++) {
+                of_subgroups[i * gl_NumSubgroups + gl_SubgroupID] = sums[i];
+            }
         }
         barrier();
-        for (uint apart = THREADS / 2u; apart > 0u; apart /= 2u) {
-            for (uint e = thread; e < SUMS * apart; e += THREADS) {
-                const uint at = e / apart * THREADS + e % apart;
-                of_threads[at] += of_threads[at + apart];
-            }
-            barrier();
-        }
         for (uint e = thread; e < SUMS / 2u; e += THREADS) {
-            finished(of_threads[2u * e * THREADS], of_threads[(2u * e + 1u) * THREADS], which, 2u * e / COLS,
-                     col_0 + 2u * e % COLS);
+            vec2 both = vec2(0.0);
+            for (uint g = 0u; g < gl_NumSubgroups; g++) {
+                both += vec2(of_subgroups[2u * e * gl_NumSubgroups + g], of_subgroups[(2u * e + 1u) * gl_NumSubgroups + g]);
+            }
+            const uint col = col_0 + 2u * e % COLS;
+            if (scaled) {
+                both *= b_global();
+                if (!BY_BLOCK) {
+                    both.x *= b_scale(b_scale_place(which, 0u, column(min(col, n - 1u))));
+                    both.y *= b_scale(b_scale_place(which, 0u, column(min(col + 1u, n - 1u))));
+                }
+            }
+            finished(both.x, both.y, which, 2u * e / COLS, col);
         }
+        // Nobody writes the next ones before everybody has read these.
         barrier();
     }
 }

@@ -37,14 +37,14 @@ layout(constant_id = 5) const uint RESIDUAL_TYPE = 1u;
 layout(constant_id = 6) const uint ACT = 0u;
 layout(constant_id = 7) const uint GATE = 0u;
 layout(constant_id = 8) const uint ADDEND = 0u;
-// Bits: bias, residual, D by columns, sums of f16.
+// Bits: bias, residual, D by columns, sums of f16; scales of B, one more for all, zero points.
 layout(constant_id = 9) const uint FLAGS = 0u;
 // How A lies: 0 rows contiguous, 1 columns. B has 2 besides: panels.
 layout(constant_id = 10) const uint A_FORM = 0u;
 layout(constant_id = 11) const uint B_FORM = 0u;
 #endif
 
-const uint HAS_BIAS = 1u, HAS_RESIDUAL = 2u, BY_COLUMNS = 4u, HALF_SUMS = 8u;
+const uint HAS_BIAS = 1u, HAS_RESIDUAL = 2u, BY_COLUMNS = 4u, HALF_SUMS = 8u, B_SCALED = 16u, B_GLOBAL = 32u, B_ZEROS = 64u;
 const uint GATE_NONE = 0u, GATE_HALVES = 1u, GATE_PAIRS = 2u;
 const uint ADDEND_NONE = 0u, ADDEND_GIVEN = 1u, ADDEND_IN_PLACE = 2u;
 
@@ -52,9 +52,8 @@ layout(push_constant, std430) uniform Push {
     uint64_t a;
     uint64_t b;
     uint64_t d;
-    uint64_t c;
-    uint64_t bias;
-    uint64_t residual;
+    // Operands that not every problem has, those that this one has: see below.
+    uint64_t given[5];
     // Elements from one matrix of a batch to the next.
     uint64_t a_stride;
     uint64_t b_stride;
@@ -75,6 +74,19 @@ layout(push_constant, std430) uniform Push {
 #endif
 };
 
+// Where each of those stands: C, bias, residual, B's scales, the one for all of them, zero points.
+uint at_bias() {
+    return ADDEND == ADDEND_GIVEN ? 1u : 0u;
+}
+
+uint at_residual() {
+    return at_bias() + ((FLAGS & HAS_BIAS) != 0u ? 1u : 0u);
+}
+
+uint at_b_scale() {
+    return at_residual() + ((FLAGS & HAS_RESIDUAL) != 0u ? 1u : 0u);
+}
+
 // The column of B at place `at`.
 uint column(uint at) {
     return GATE == GATE_HALVES ? (at & 1u) * (n / 2u) + at / 2u : at;
@@ -90,10 +102,10 @@ float summed(float sum, uint which, uint row, uint at) {
         const uint64_t tight = (uint64_t(which) * m + row) * n + col;
         const uint64_t placed = which * d_stride
             + ((FLAGS & BY_COLUMNS) != 0u ? uint64_t(col) * d_ld + row : uint64_t(row) * d_ld + col);
-        x += beta * number_at(in_place ? d : c, in_place ? placed : tight, in_place ? D_TYPE : C_TYPE);
+        x += beta * number_at(in_place ? d : given[0], in_place ? placed : tight, in_place ? D_TYPE : C_TYPE);
     }
     if ((FLAGS & HAS_BIAS) != 0u) {
-        x += number_at(bias, col, BIAS_TYPE);
+        x += number_at(given[at_bias()], col, BIAS_TYPE);
     }
     return x;
 }
@@ -103,7 +115,7 @@ void stored(float x, uint which, uint row, uint col) {
     const uint64_t at = which * d_stride
         + ((FLAGS & BY_COLUMNS) != 0u ? uint64_t(col) * d_ld + row : uint64_t(row) * d_ld + col);
     if ((FLAGS & HAS_RESIDUAL) != 0u) {
-        x += number_at(residual, at, RESIDUAL_TYPE);
+        x += number_at(given[at_residual()], at, RESIDUAL_TYPE);
     }
     store_number(d, at, D_TYPE, x);
 }

@@ -66,7 +66,7 @@ float of_run(float numbers[8], uint col, float mean, bool squares) {
     return sum;
 }
 
-void finish(uint row, uint col, float numbers[8], float mean, float divisor) {
+void finish(uint row, uint col, float numbers[8], float mean, float factor) {
     const bool at_once = AT_ONCE != 0u;
     const uint count = cols - col;
     if ((FLAGS & HAS_RESIDUAL) != 0u) {
@@ -81,7 +81,7 @@ void finish(uint row, uint col, float numbers[8], float mean, float divisor) {
         load_run(bias, col, count, BIAS_TYPE, at_once, addends);
     }
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        float result = (numbers[i] - mean) / divisor;
+        float result = (numbers[i] - mean) * factor;
         if ((FLAGS & HAS_WEIGHT) != 0u) {
             result *= factors[i];
         }
@@ -125,15 +125,15 @@ void main() {
                 squares = all;
             }
         }
-        const float divisor = KIND == L2 ? larger(sqrt(squares), eps) : sqrt(squares / float(cols) + eps);
+        const float factor = 1.0 / (KIND == L2 ? larger(sqrt(squares), eps) : sqrt(squares / float(cols) + eps));
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
-                finish(row, first + t * step, numbers[t], mean, divisor);
+                finish(row, first + t * step, numbers[t], mean, factor);
             }
         }
         for (uint col = first; KEPT == 0u && col < cols; col += step) {
             summed(x_row, col, numbers[0]);
-            finish(row, col, numbers[0], mean, divisor);
+            finish(row, col, numbers[0], mean, factor);
         }
     }
 }

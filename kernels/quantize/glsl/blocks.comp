@@ -1,12 +1,14 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 
 // Codes and scales of blocks: see kp_hal::op::QuantizeSpec. LANES threads have a block, and take runs of eight of its columns in turn;
 // where a lane has few of them, it keeps their numbers between looking for the largest and storing the codes.
 //
 // A scale that serves everything takes two launches of this shader: the first, LOOK, leaves the largest magnitude of all in
 // scratch, where 0 was.
-// Limits: blocks of an even number of columns where two codes share a byte.
+// Limits: fewer than 2^31 blocks; blocks of an even number of columns where two codes share a byte.
 
 #include "common/glsl/numbers.glsl"
 #include "common/glsl/runs.glsl"
@@ -25,6 +27,8 @@ layout(constant_id = 7) const uint KEPT = 1u;
 // Bits: eight numbers of X loaded at once, eight codes stored at once.
 layout(constant_id = 8) const uint RUNS = 0u;
 layout(constant_id = 9) const uint LOOK = 0u;
+// Whether blocks have one row.
+layout(constant_id = 10) const uint FLAT = 0u;
 layout(local_size_x = 256) in;
 
 const uint HAS_SCALES = 1u, HAS_GLOBAL = 2u, HAS_ZEROS = 4u, GIVEN = 8u, PROPAGATE = 16u, HAS_WHOLE = 32u;
@@ -49,7 +53,29 @@ layout(push_constant, std430) uniform Push {
 };
 
 const uint KEEP = KEPT == 0u ? 1u : KEPT;
-shared vec2 of_lanes[256];
+shared vec2 of_subgroups[256];
+
+// The largest of what a block's lanes have. All threads call.
+vec2 largest_of_lanes(vec2 x) {
+    [[unroll]] for (uint apart = 1u; apart < LANES; apart *= 2u) {
+        if (apart < gl_SubgroupSize) {
+            x = max(x, subgroupShuffleXor(x, apart));
+        }
+    }
+    if (LANES > gl_SubgroupSize) {
+        if (subgroupElect()) {
+            of_subgroups[gl_SubgroupID] = x;
+        }
+        barrier();
+        const uint many = LANES / gl_SubgroupSize;
+        for (uint i = 0u; i < many; i++) {
+            x = max(x, of_subgroups[gl_SubgroupID / many * many + i]);
+        }
+        // Nobody writes the next ones before everybody has read these.
+        barrier();
+    }
+    return x;
+}
 
 // x / y to the last bit, for y of twelve digits at most: drivers may divide to 2.5 ulp. Both halves of the quotient have exact
 // products with y, and so has what is left of x.
@@ -176,50 +202,47 @@ vec2 widened(vec2 before, float numbers[8]) {
     return before;
 }
 
+// The row of a block that `run` is in.
+uint down(uint run, uint across) {
+    return FLAT != 0u ? 0u : run / across;
+}
+
 void main() {
-    const uint lane = gl_LocalInvocationIndex % LANES;
+    // Numbered so that a block's lanes are neighbours in their subgroup.
+    const uint thread = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+    const uint lane = thread % LANES;
     const uint per_group = 256u / LANES;
-    const uint64_t blocks = uint64_t(blocks_down) * blocks_across;
-    const uint64_t items = (blocks + per_group - 1ul) / per_group;
-    for (uint64_t item = gl_WorkGroupID.x; item < items; item += gl_NumWorkGroups.x) {
-        const uint64_t block = item * per_group + gl_LocalInvocationIndex / LANES;
-        const uint o = uint(block / blocks_across);
-        const uint i = uint(block - uint64_t(o) * blocks_across);
+    const uint blocks = blocks_down * blocks_across;
+    const uint items = (blocks + per_group - 1u) / per_group;
+    for (uint item = gl_WorkGroupID.x; item < items; item += gl_NumWorkGroups.x) {
+        const uint block = item * per_group + thread / LANES;
+        const uint o = block / blocks_across;
+        const uint i = block - o * blocks_across;
         const uint row_0 = o * block_rows;
         const uint col_0 = i * block_cols;
         const uint end = min(col_0 + block_cols, cols);
         // The last block of a row may be cut off.
         const uint across = (end - min(col_0, end) + 7u) / 8u;
-        const uint runs = block < blocks ? min(block_rows, rows - row_0) * across : 0u;
+        const uint runs = block < blocks ? (FLAT != 0u ? min(rows - row_0, 1u) : min(block_rows, rows - row_0)) * across : 0u;
         float numbers[KEEP][8];
         vec2 extremes = vec2(0.0);
         if ((FLAGS & GIVEN) == 0u || KEPT != 0u) {
             [[unroll]] for (uint t = 0u; t < KEPT; t++) {
                 const uint run = lane + t * LANES;
                 if (run < runs) {
-                    load(row_0 + run / across, col_0 + run % across * 8u, end, numbers[t]);
+                    load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[t]);
                     extremes = widened(extremes, numbers[t]);
                 }
             }
             for (uint run = lane + KEPT * LANES; KEPT == 0u && run < runs; run += LANES) {
-                load(row_0 + run / across, col_0 + run % across * 8u, end, numbers[0]);
+                load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[0]);
                 extremes = widened(extremes, numbers[0]);
             }
         }
         float divisor = 1.0;
         float zero = 0.0;
         if ((FLAGS & HAS_SCALES) != 0u) {
-            of_lanes[gl_LocalInvocationIndex] = extremes;
-            barrier();
-            for (uint apart = LANES / 2u; apart > 0u; apart /= 2u) {
-                if (lane < apart) {
-                    of_lanes[gl_LocalInvocationIndex] = max(of_lanes[gl_LocalInvocationIndex], of_lanes[gl_LocalInvocationIndex + apart]);
-                }
-                barrier();
-            }
-            extremes = of_lanes[gl_LocalInvocationIndex - lane];
-            // Nobody writes the next ones before everybody has read these.
-            barrier();
+            extremes = largest_of_lanes(extremes);
             if (LOOK != 0u) {
                 if (lane == 0u && runs > 0u) {
                     atomicMax(Word(whole).v, floatBitsToUint(extremes.x));
@@ -228,7 +251,7 @@ void main() {
             }
             const uint64_t place = scale_place(SCALE_LAYOUT, o, i, uvec2(blocks_down, blocks_across));
             const bool first = lane == 0u && runs > 0u;
-            const bool of_all = lane == 0u && block == 0ul;
+            const bool of_all = lane == 0u && block == 0u;
             float by = 1.0;
             if ((FLAGS & HAS_WHOLE) != 0u) {
                 const float most = uintBitsToFloat(Word(whole).v);
@@ -262,12 +285,12 @@ void main() {
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             const uint run = lane + t * LANES;
             if (run < runs) {
-                store(row_0 + run / across, col_0 + run % across * 8u, end, numbers[t], divisor, zero);
+                store(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[t], divisor, zero);
             }
         }
         for (uint run = lane + KEPT * LANES; KEPT == 0u && run < runs; run += LANES) {
-            load(row_0 + run / across, col_0 + run % across * 8u, end, numbers[0]);
-            store(row_0 + run / across, col_0 + run % across * 8u, end, numbers[0], divisor, zero);
+            load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[0]);
+            store(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[0], divisor, zero);
         }
     }
 }

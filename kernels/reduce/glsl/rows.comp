@@ -1,24 +1,45 @@
 #version 460
 
-// Each row to one number, a group for a row at a time; threads add in order, then a tree does.
+// Each row to one number, a group for a row at a time; threads take runs of eight columns in turn
+// and add in order, then a group does.
 
 #include "common/glsl/numbers.glsl"
+#include "common/glsl/runs.glsl"
 
 layout(constant_id = 0) const uint THREADS = 256u;
 layout(constant_id = 1) const uint X_TYPE = 1u;
 layout(constant_id = 2) const uint Y_TYPE = 1u;
 layout(constant_id = 3) const uint OP = 0u;
+// Whether runs are loaded at once.
+layout(constant_id = 4) const uint AT_ONCE = 0u;
 layout(local_size_x_id = 0) in;
 
 #include "common/glsl/group.glsl"
 #include "reduce/glsl/fold.glsl"
 
+// Runs of a thread that are under way together.
+const uint DEEP = 4u;
+
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     for (uint row = gl_WorkGroupID.x; row < rows; row += gl_NumWorkGroups.x) {
+        const uint64_t x_row = uint64_t(row) * x_ld;
         float part = neutral();
-        for (uint col = thread; col < cols; col += THREADS) {
-            part = folded(part, number_at(x, uint64_t(row) * x_ld + col, X_TYPE));
+        for (uint col_0 = 8u * thread; col_0 < cols; col_0 += DEEP * 8u * THREADS) {
+            float numbers[DEEP][8];
+            [[unroll]] for (uint t = 0u; t < DEEP; t++) {
+                const uint col = col_0 + t * 8u * THREADS;
+                if (col < cols) {
+                    load_run(x, x_row + col, cols - col, X_TYPE, AT_ONCE != 0u, numbers[t]);
+                }
+            }
+            [[unroll]] for (uint t = 0u; t < DEEP; t++) {
+                [[unroll]] for (uint i = 0u; i < 8u; i++) {
+                    if (col_0 + t * 8u * THREADS + i < cols) {
+                        part = folded(part, numbers[t][i]);
+                    }
+                }
+            }
         }
         const float all = is_extreme() ? group_max(part) : group_sum(part);
         if (thread == 0u) {

@@ -1,15 +1,15 @@
-//! y = act(x) · factor + residual, element by element: see `kernels/activation/glsl/elements.comp`. Limits: f32, f16 and bf16, and
+//! y = act(x) · factor + residual, run by run: see `kernels/activation/glsl/elements.comp`. Limits: f32, f16 and bf16, and
 //! results that are not scaled.
 
 use crate::{
     launch::{Arguments, Once, addr, push},
-    layouts::{counts, reads, stores},
+    layouts::{at_once, counts, reads, stores, tiles},
     pipelines::Build,
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Plan, Result, Support, Variant, Variants,
-    op::{Activation, ActivationArgs, ActivationProblem},
+    op::{Activation, ActivationArgs, ActivationProblem, Gate, Rows},
     source_hash,
 };
 use std::sync::Arc;
@@ -30,6 +30,8 @@ push! {
         cols: u32,
         x_ld: u32,
         y_ld: u32,
+        tiles_across: u32,
+        unused: u32,
     }
 }
 
@@ -60,11 +62,24 @@ impl Kernel<Activation> for Elements {
         let [factor, residual] = [p.factor, p.residual].map(|dtype| dtype.unwrap_or(DType::F32));
         let types = [p.x.dtype(), p.y.dtype(), factor, residual].map(|dtype| dtype as u32);
         let flags = u32::from(p.factor.is_some()) | u32::from(p.residual.is_some()) << 1;
-        let constants = [types.as_slice(), &[p.act as u32, p.gate as u32, flags]].concat();
-        let build = Build { shader: &SHADER, constants, subgroup: None };
-        let push =
-            ActivationPush { rows: p.rows, cols: p.cols, x_ld: p.x.ld, y_ld: p.y.ld, ..ActivationPush::default() };
-        let code = Once::new(device, self.name(), &build, (u64::from(p.rows) * u64::from(p.cols)).div_ceil(256), push)?;
+        let align = p.align().bytes();
+        let tight = [p.factor, p.residual].into_iter().flatten().map(|dtype| Rows::tight(dtype, p.cols));
+        // The second half of a row starts where rows of as many numbers do.
+        let half = (p.gate == Gate::Halves).then(|| Rows::tight(p.x.dtype(), p.cols));
+        let runs = [p.x, p.y].into_iter().chain(tight).chain(half).all(|rows| at_once(&rows, align));
+        let parts = if p.gate == Gate::None { 1 } else { 2 };
+        let tiles = tiles(device.caps(), p.rows, p.cols, parts * p.x.dtype().bits());
+        let own = [p.act as u32, p.gate as u32, flags, tiles.across, tiles.deep, runs.into()];
+        let build = Build { shader: &SHADER, constants: [types.as_slice(), &own].concat(), subgroup: None };
+        let push = ActivationPush {
+            rows: p.rows,
+            cols: p.cols,
+            x_ld: p.x.ld,
+            y_ld: p.y.ld,
+            tiles_across: tiles.tiles_across,
+            ..ActivationPush::default()
+        };
+        let code = Once::new(device, self.name(), &build, tiles.count, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }

@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, addr, push},
-    layouts::{counts, reads, scale_order},
+    layouts::{RUN, at_once, counts, reads, scale_order, tiles},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -35,6 +35,8 @@ push! {
         block_cols: u32,
         blocks_down: u32,
         blocks_across: u32,
+        tiles_across: u32,
+        unused: u32,
     }
 }
 
@@ -66,9 +68,15 @@ impl Kernel<Dequantize> for Elements {
         let has = [scale.is_some(), format.has_global(), format.has_zero()];
         let flags = has.into_iter().zip(0..).map(|(on, bit)| u32::from(on) << bit).sum();
         let types = [p.q.dtype(), p.y.dtype(), scale.unwrap_or(DType::F32)].map(|dtype| dtype as u32);
-        let constants = [types.as_slice(), &[scale_order(format), flags]].concat();
-        let build = Build { shader: &SHADER, constants, subgroup: None };
         let ((block_rows, block_cols), (blocks_down, blocks_across)) = (format.block(), format.blocks(p.rows, p.cols));
+        let align = p.align().bytes();
+        let runs = at_once(&p.q, align) && at_once(&p.y, align);
+        // Where all columns share a scale, whole runs do.
+        let block = if block_cols == u32::MAX { 1 << 31 } else { block_cols };
+        let block = if block.is_multiple_of(RUN) { block } else { 0 };
+        let tiles = tiles(device.caps(), p.rows, p.cols, p.q.dtype().bits());
+        let own = [scale_order(format), flags, tiles.across, tiles.deep, runs.into(), block, block_rows];
+        let build = Build { shader: &SHADER, constants: [types.as_slice(), &own].concat(), subgroup: None };
         let push = DequantizePush {
             rows: p.rows,
             cols: p.cols,
@@ -78,10 +86,10 @@ impl Kernel<Dequantize> for Elements {
             block_cols,
             blocks_down,
             blocks_across,
+            tiles_across: tiles.tiles_across,
             ..DequantizePush::default()
         };
-        let items = (u64::from(p.rows) * u64::from(p.cols)).div_ceil(256);
-        let code = Once::new(device, self.name(), &build, items, push)?;
+        let code = Once::new(device, self.name(), &build, tiles.count, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }

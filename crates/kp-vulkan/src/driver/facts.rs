@@ -155,6 +155,7 @@ fn see(loader: &Loader, raw: vk::PhysicalDevice) -> Result<Seen, Status> {
         (twelve.storage_buffer8_bit_access != 0, "storageBuffer8BitAccess"),
         (eleven.storage_buffer16_bit_access != 0, "storageBuffer16BitAccess"),
         (base.shader_int64 != 0, "shaderInt64"),
+        (subgroup.supported_operations.contains(SUBGROUP_OPERATIONS), "sums and shuffles of subgroups"),
         (memory_bytes > 0, "memory of its own"),
     ];
     let can_coopmat = coopmat.cooperative_matrix != 0 && twelve.vulkan_memory_model != 0 && twelve.shader_float16 != 0;
@@ -235,6 +236,13 @@ fn see(loader: &Loader, raw: vk::PhysicalDevice) -> Result<Seen, Status> {
         push_bytes: limits.max_push_constants_size,
     })
 }
+
+/// What kernels do across a subgroup; no driver with the rest is known to lack one.
+const SUBGROUP_OPERATIONS: vk::SubgroupFeatureFlags = vk::SubgroupFeatureFlags::from_raw(
+    vk::SubgroupFeatureFlags::BASIC.as_raw()
+        | vk::SubgroupFeatureFlags::ARITHMETIC.as_raw()
+        | vk::SubgroupFeatureFlags::SHUFFLE.as_raw(),
+);
 
 /// The family for kernels: one without graphics if there is one, since it runs beside what is drawn.
 fn compute_family(families: &[vk::QueueFamilyProperties]) -> Option<(u32, vk::QueueFamilyProperties)> {

@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, push},
-    layouts::{counts, reads, stores},
+    layouts::{at_once, counts, reads, stores, tiles},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -30,7 +30,7 @@ push! {
         table_rows: u32,
         table_ld: u32,
         y_ld: u32,
-        unused: u32,
+        tiles_across: u32,
     }
 }
 
@@ -59,7 +59,10 @@ impl Kernel<Gather> for Elements {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GatherProblem, variant: Variant) -> Result<Plan<Gather>> {
-        let constants = vec![p.table.dtype() as u32, p.y.dtype() as u32];
+        let (align, bits) = (p.align().bytes(), p.table.dtype().bits());
+        let runs = at_once(&p.table, align) && at_once(&p.y, align);
+        let tiles = tiles(device.caps(), p.rows, p.cols, bits);
+        let constants = vec![p.table.dtype() as u32, p.y.dtype() as u32, tiles.across, tiles.deep, runs.into()];
         let build = Build { shader: &SHADER, constants, subgroup: None };
         let push = GatherPush {
             rows: p.rows,
@@ -67,10 +70,10 @@ impl Kernel<Gather> for Elements {
             table_rows: p.table_rows,
             table_ld: p.table.ld,
             y_ld: p.y.ld,
+            tiles_across: tiles.tiles_across,
             ..GatherPush::default()
         };
-        let items = (u64::from(p.rows) * u64::from(p.cols)).div_ceil(256);
-        let code = Once::new(device, self.name(), &build, items, push)?;
+        let code = Once::new(device, self.name(), &build, tiles.count, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }

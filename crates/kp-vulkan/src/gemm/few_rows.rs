@@ -1,15 +1,15 @@
 //! D = A·B for up to eight rows, B's columns contiguous as weights are, at the speed of memory.
 //!
-//! See `kernels/gemm/glsl/few_rows.comp`. Limits: m up to 8; operands and results without scales.
+//! See `kernels/gemm/glsl/few_rows.comp`. Limits: m up to 8; scales of B only, of blocks of eight elements of a column at least.
 
-use super::form::{Main, plain, product};
+use super::form::{Main, product, weighed};
 use crate::{
-    layouts::reads,
+    layouts::{RUN, at_once, reads},
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem, Matrix, Order, Repro, Spec},
+    op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Rows, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -22,18 +22,43 @@ static SHADER: Shader = shader!("gemm", "few_rows");
 /// Most rows: each is a sum for every column in every thread.
 const MOST_ROWS: u32 = 8;
 
-/// Variants: columns and threads of a group; append only, because wisdom names them by their place.
-const GROUPS: [(u32, u32); 2] = [(4, 64), (2, 128)];
-
-/// Whether 16 bytes of a line can be loaded at once wherever a run starts: lines and matrices start on 16 bytes.
-fn runs(matrix: &Matrix, batch: u32, align: u32) -> bool {
-    let per_quad = 128 / matrix.dtype().bits();
-    let whole = matrix.ld.is_multiple_of(per_quad) && (batch == 1 || matrix.stride.is_multiple_of(per_quad.into()));
-    align >= 16 && whole
+/// How a group works.
+struct Group {
+    /// Columns that it makes.
+    cols: u32,
+    threads: u32,
+    /// Pieces of each column that a thread has under way.
+    steps: u32,
 }
 
-fn shared_bytes(rows: u32, (cols, threads): (u32, u32)) -> u32 {
-    4 * rows * cols * threads
+/// Variants; append only, because wisdom names them by their place.
+const GROUPS: [Group; 6] = [
+    Group { cols: 4, threads: 64, steps: 2 },
+    Group { cols: 2, threads: 128, steps: 2 },
+    Group { cols: 4, threads: 128, steps: 1 },
+    Group { cols: 8, threads: 64, steps: 1 },
+    Group { cols: 2, threads: 64, steps: 4 },
+    Group { cols: 4, threads: 32, steps: 4 },
+];
+
+/// Threads of a subgroup, at least: as many sums as subgroups have room in shared memory.
+const LEAST_LANES: u32 = 4;
+
+/// Whether runs of a line can be loaded at once: lines and matrices start where they may.
+fn runs(matrix: &Matrix, batch: u32, align: u32) -> bool {
+    let lines = Rows { format: matrix.format, ld: matrix.ld };
+    at_once(&lines, align) && (batch == 1 || matrix.stride.is_multiple_of(RUN.into()))
+}
+
+/// A table of 16 numbers besides.
+fn shared_bytes(rows: u32, group: &Group) -> u32 {
+    4 * rows * group.cols * group.threads.div_ceil(LEAST_LANES) + 64
+}
+
+/// Runs of a column that a thread takes together: as many as have 8 bytes, if they share a scale.
+fn per(format: Format) -> u32 {
+    let (_, depth) = format.block();
+    if format.dtype.bits() == 4 && (depth == u32::MAX || depth.is_multiple_of(2 * RUN)) { 2 } else { 1 }
 }
 
 impl Kernel<Gemm> for FewRows {
@@ -46,8 +71,17 @@ impl Kernel<Gemm> for FewRows {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        plain(p.spec())?;
+        weighed(p.spec())?;
         reads(&[("a", p.a.dtype()), ("b", p.b.dtype())])?;
+        let (_, depth) = p.b.format.block();
+        if depth != u32::MAX && !depth.is_multiple_of(RUN) {
+            let (multiple, got) = (RUN.into(), depth.into());
+            return Err(Unsupported::Align { dim: "elements that share a scale", multiple, got });
+        }
+        if caps.lanes < LEAST_LANES {
+            let (need, got) = (LEAST_LANES.into(), caps.lanes.into());
+            return Err(Unsupported::TooSmall { dim: "subgroup", min: need, got });
+        }
         if p.m > MOST_ROWS {
             return Err(Unsupported::TooLarge { dim: "m", max: MOST_ROWS.into(), got: p.m.into() });
         }
@@ -57,31 +91,32 @@ impl Kernel<Gemm> for FewRows {
         if p.repro() == Repro::BatchInvariant {
             return Err(Unsupported::Repro { asked: p.repro() });
         }
-        let [need, have] = [shared_bytes(p.m, GROUPS[1]), caps.shared_bytes].map(u64::from);
+        let [need, have] = [shared_bytes(p.m, &GROUPS[1]), caps.shared_bytes].map(u64::from);
         Variants::filter(GROUPS.len() as u8, Unsupported::SharedMemory { need, have }, |v| {
-            let group = GROUPS[usize::from(v.0)];
-            shared_bytes(p.m, group) <= caps.shared_bytes && group.1 <= caps.max_threads
+            let group = &GROUPS[usize::from(v.0)];
+            // More sums than these have no registers.
+            let sums = p.m * group.cols <= 32;
+            sums && shared_bytes(p.m, group) <= caps.shared_bytes && group.threads <= caps.max_threads
         })
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
         // Memory, and arithmetic that is mostly unpacking, as often as there are rows; larger groups for small matrices.
         let rows = 1.0 + f64::from(p.m.max(1)) / 16.0;
-        let few = f64::from(p.n / GROUPS[usize::from(variant.0)].0) < 4.0 * f64::from(caps.units);
+        let few = f64::from(p.n / GROUPS[usize::from(variant.0)].cols) < 4.0 * f64::from(caps.units);
         let busy = if few && variant.0 == 0 { 1.1 } else { 1.0 };
         Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + rows * busy * p.bytes() as f64 / caps.bytes_per_s)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        let (cols, threads) = GROUPS[usize::from(variant.0)];
+        let Group { cols, threads, steps } = GROUPS[usize::from(variant.0)];
         let align = p.align().bytes();
-        // Where a run of B starts, a quad of A must start too.
-        let along = p.a.order == Order::Row && p.a.dtype().bits() >= p.b.dtype().bits();
+        let along = p.a.order == Order::Row;
         let at_once = u32::from(along && runs(&p.a, p.batch, align)) | u32::from(runs(&p.b, p.batch, align)) << 1;
         let main = Main {
             name: self.name(),
             shader: &SHADER,
-            constants: vec![p.m.max(1), cols, threads, at_once],
+            constants: vec![p.m.max(1), cols, threads, at_once, steps, per(p.b.format)],
             subgroup: None,
             tile: (MOST_ROWS, cols),
         };
@@ -96,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_start_on_sixteen_bytes() {
+    fn runs_start_where_they_may() {
         let runs = |text: &str| {
             let p: GemmProblem = text.parse().expect(text);
             runs(&p.b, p.batch, p.align().bytes())
@@ -106,5 +141,8 @@ mod tests {
         assert!(runs("gemm 1x1x8x60 f32:f32:f32 b=col"));
         assert!(!runs("gemm 1x1x8x64 bf16:bf16:bf16 b=col align=2"));
         assert!(!runs("gemm 2x1x8x64 bf16:bf16:bf16 b=col/64/513"));
+        assert!(
+            runs("gemm 1x1x8x64 f16:i4@g32/f16:f16 b=col align=4") && !runs("gemm 1x1x8x60 f16:i4@g32/f16:f16 b=col")
+        );
     }
 }

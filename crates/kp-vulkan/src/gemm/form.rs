@@ -2,16 +2,19 @@
 //! arguments that are pushed. Field by field as `kernels/gemm/glsl/finish.glsl` declares them.
 
 use crate::{
-    launch::{Arguments, Once, addr, push},
-    layouts::{Check, counts, form, pushed_ld, reads, stores},
+    launch::{Arguments, Once, push},
+    layouts::{Check, counts, form, pushed_ld, reads, scale_order, stores},
     pipelines::Build,
     shaders::Shader,
 };
 use kp_hal::{
     DType, Device, Launch, Result, Unsupported,
-    op::{Acc, Addend, Gemm, GemmArgs, GemmSpec, Order, Scheme, Sparsity},
+    op::{Acc, Addend, Format, Gemm, GemmArgs, GemmSpec, Order, Scheme, Sparsity},
 };
 use std::sync::Arc;
+
+/// Operands that not every problem has, at most, of one problem.
+const MOST_GIVEN: usize = 5;
 
 push! {
     /// Arguments of a product.
@@ -19,9 +22,7 @@ push! {
         a: u64,
         b: u64,
         d: u64,
-        c: u64,
-        bias: u64,
-        residual: u64,
+        given: [u64; MOST_GIVEN],
         a_stride: u64,
         b_stride: u64,
         d_stride: u64,
@@ -43,12 +44,24 @@ push! {
 /// # Errors
 /// The first part that they do not know.
 pub(super) fn plain(spec: &GemmSpec) -> Check {
-    counts(&[("batch", spec.batch), ("m", spec.m), ("n", spec.n), ("k", spec.k)])?;
-    for (operand, format) in [("a", spec.a.format), ("b", spec.b.format)] {
-        if format.scheme != Scheme::None {
-            return Err(Unsupported::Scheme { operand, got: format.to_string() });
-        }
+    unscaled("b", spec.b.format)?;
+    weighed(spec)
+}
+
+fn unscaled(operand: &'static str, format: Format) -> Check {
+    if format.scheme == Scheme::None {
+        return Ok(());
     }
+    Err(Unsupported::Scheme { operand, got: format.to_string() })
+}
+
+/// The same of a kernel that knows scales of B: see `kernels/gemm/glsl/weights.glsl`.
+///
+/// # Errors
+/// The first part that is not known.
+pub(super) fn weighed(spec: &GemmSpec) -> Check {
+    counts(&[("batch", spec.batch), ("m", spec.m), ("n", spec.n), ("k", spec.k)])?;
+    unscaled("a", spec.a.format)?;
     if spec.sparsity != Sparsity::Dense {
         return Err(Unsupported::Option { option: "sparse", got: spec.sparsity.to_string() });
     }
@@ -73,7 +86,16 @@ fn constants(spec: &GemmSpec) -> Vec<u32> {
         Addend::Given(dtype) => (1, dtype),
         Addend::InPlace => (2, d.dtype()),
     };
-    let flags = [epilogue.bias.is_some(), epilogue.residual.is_some(), d.order == Order::Col, spec.acc == Acc::F16];
+    let scheme = b.format;
+    let flags = [
+        epilogue.bias.is_some(),
+        epilogue.residual.is_some(),
+        d.order == Order::Col,
+        spec.acc == Acc::F16,
+        scheme.scale_dtype().is_some(),
+        scheme.has_global(),
+        scheme.has_zero(),
+    ];
     let flags = flags.iter().zip(0..).map(|(&on, bit)| u32::from(on) << bit).sum();
     let types = [
         a.dtype(),
@@ -85,6 +107,15 @@ fn constants(spec: &GemmSpec) -> Vec<u32> {
     ];
     let choices = [epilogue.act as u32, epilogue.gate as u32, addend, flags, form(a), form(b)];
     types.into_iter().map(|dtype| dtype as u32).chain(choices).collect()
+}
+
+/// The first constant of a problem with scales, where kernels have no more of their own.
+const SCALES: usize = 32;
+
+/// Constants 32 to 35: type and order of B's scales, and the block that shares one.
+fn scales(format: Format) -> Option<[u32; 4]> {
+    let (cols, depth) = format.block();
+    Some([format.scale_dtype()? as u32, scale_order(format), cols, depth])
 }
 
 /// What a kernel adds to the form that all have.
@@ -103,7 +134,12 @@ pub(super) struct Main {
 /// # Errors
 /// `Driver` if the driver refuses the kernel.
 pub(super) fn product(device: &Arc<dyn Device>, spec: &GemmSpec, main: Main) -> Result<Box<dyn Launch<Gemm>>> {
-    let constants = constants(spec).into_iter().chain(main.constants).collect();
+    let mut constants: Vec<u32> = constants(spec).into_iter().chain(main.constants).collect();
+    if let Some(scales) = scales(spec.b.format) {
+        assert!(constants.len() <= SCALES, "{} constants before those of scales", constants.len());
+        constants.resize(SCALES, 0);
+        constants.extend(scales);
+    }
     let build = Build { shader: main.shader, constants, subgroup: main.subgroup };
     let (rows, cols) = main.tile;
     let tiles = u64::from(spec.batch) * u64::from(spec.m.div_ceil(rows)) * u64::from(spec.n.div_ceil(cols));
@@ -125,17 +161,10 @@ pub(super) fn product(device: &Arc<dyn Device>, spec: &GemmSpec, main: Main) -> 
 
 impl Arguments<Gemm> for ProductPush {
     fn with(self, args: &GemmArgs<'_>) -> Self {
-        Self {
-            a: args.a.addr(),
-            b: args.b.addr(),
-            d: args.d.addr(),
-            c: addr(&args.c),
-            bias: addr(&args.bias),
-            residual: addr(&args.residual),
-            alpha: args.alpha,
-            beta: args.beta,
-            ..self
-        }
+        let all = [&args.c, &args.bias, &args.residual, &args.b_scale, &args.b_global, &args.b_zero];
+        let mut given = [0; MOST_GIVEN];
+        given.iter_mut().zip(all.into_iter().flatten()).for_each(|(place, slice)| *place = slice.addr());
+        Self { a: args.a.addr(), b: args.b.addr(), d: args.d.addr(), given, alpha: args.alpha, beta: args.beta, ..self }
     }
 }
 

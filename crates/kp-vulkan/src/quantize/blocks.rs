@@ -65,14 +65,19 @@ fn blocks(p: &QuantizeProblem) -> ((u32, u32), (u32, u32)) {
     }
 }
 
-/// Lanes of a block, and runs that each keeps; 0 if they are too many.
-fn lanes((rows, cols): (u32, u32)) -> (u32, u32) {
-    let runs = u64::from(rows) * u64::from(cols.div_ceil(RUN));
-    // Few blocks fill a device with lanes that have one run each, many fill it anyway.
-    let wanted = if runs > 64 { runs.div_ceil(MOST_KEPT.into()) } else { runs };
-    let lanes = wanted.max(1).next_power_of_two().min(THREADS.into()) as u32;
+/// Runs that a lane keeps, at most.
+const MOST: u64 = 8;
+
+/// Lanes of a block, and runs that each keeps; 0 if they are too many. Every lane works out its block's scale, so several runs are
+/// better than one, where there are `blocks` enough for all of a device's units.
+fn lanes((rows, cols): (u32, u32), blocks: u64, units: u32) -> (u32, u32) {
+    let runs = (u64::from(rows) * u64::from(cols.div_ceil(RUN))).max(1);
+    let each = if runs <= 2 { runs } else { (runs / 2).min(MOST_KEPT.into()) };
+    let few = blocks * runs.div_ceil(each) < 1024 * u64::from(units) && runs <= 64;
+    let wanted = if few { runs } else { runs.div_ceil(each) };
+    let lanes = wanted.next_power_of_two().min(THREADS.into()) as u32;
     let kept = runs.div_ceil(lanes.into());
-    (lanes, if kept <= MOST_KEPT.into() { kept as u32 } else { 0 })
+    (lanes, if kept <= MOST { kept as u32 } else { 0 })
 }
 
 impl Kernel<Quantize> for Blocks {
@@ -91,6 +96,11 @@ impl Kernel<Quantize> for Blocks {
             let max = caps.max_threads.into();
             return Err(Unsupported::TooLarge { dim: "threads of a workgroup", max, got: THREADS.into() });
         }
+        let (_, (down, across)) = blocks(p);
+        let got = u64::from(down) * u64::from(across);
+        if got >= 1 << 31 {
+            return Err(Unsupported::TooLarge { dim: "blocks", max: (1 << 31) - 1, got });
+        }
         let (_, cols) = p.q.format.block();
         if p.q.dtype().bits() == 4 && cols < p.cols && !cols.is_multiple_of(2) {
             return Err(Unsupported::Align { dim: "columns of a block", multiple: 2, got: cols.into() });
@@ -102,7 +112,8 @@ impl Kernel<Quantize> for Blocks {
         let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
         let format = p.q.format;
         let (block, (blocks_down, blocks_across)) = blocks(p);
-        let (lanes, kept) = lanes(block);
+        let all = u64::from(blocks_down) * u64::from(blocks_across);
+        let (lanes, kept) = lanes(block, all, device.caps().units);
         let has = [
             format.scale_dtype().is_some(),
             format.has_global(),
@@ -118,10 +129,10 @@ impl Kernel<Quantize> for Blocks {
         let runs = u32::from(runs[0]) | u32::from(runs[1]) << 1;
         let types = [p.x.dtype(), p.q.dtype(), format.scale_dtype().unwrap_or(DType::F32)].map(|dtype| dtype as u32);
         let constants = |look: bool| {
-            let choices = [scale_order(format), flags, p.rule as u32, lanes, kept, runs, look.into()];
+            let choices =
+                [scale_order(format), flags, p.rule as u32, lanes, kept, runs, look.into(), u32::from(block.0 == 1)];
             Build { shader: &SHADER, constants: [types.as_slice(), &choices].concat(), subgroup: None }
         };
-        let all = u64::from(blocks_down) * u64::from(blocks_across);
         let scratch = if has_whole(p) { 4 } else { 0 };
         let code = Code {
             name: self.name(),
@@ -188,12 +199,10 @@ mod tests {
 
     #[test]
     fn lanes_keep_what_they_can() {
-        assert_eq!(lanes((1, 16)), (2, 1));
-        assert_eq!(lanes((1, 32)), (4, 1));
-        assert_eq!(lanes((1, 128)), (16, 1));
-        assert_eq!(lanes((1, 4096)), (128, 4));
-        assert_eq!(lanes((1, 8192)), (256, 4));
-        assert_eq!(lanes((128, 128)), (256, 0));
-        assert_eq!(lanes((1, 3)), (1, 1));
+        let of = |block, blocks| lanes(block, blocks, 132);
+        assert_eq!([(1, 16), (1, 32), (1, 128)].map(|block| of(block, 1)), [(2, 1), (4, 1), (16, 1)]);
+        assert_eq!([(1, 16), (1, 32), (1, 128)].map(|block| of(block, 1 << 24)), [(1, 2), (2, 2), (4, 4)]);
+        assert_eq!([(1, 4096), (1, 8192), (128, 128)].map(|block| of(block, 1)), [(128, 4), (256, 4), (256, 8)]);
+        assert_eq!((of((1, 3), 1), of((256, 128), 1)), ((1, 1), (256, 0)));
     }
 }

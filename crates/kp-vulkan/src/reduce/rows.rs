@@ -3,7 +3,7 @@
 use super::ReducePush;
 use crate::{
     launch::Once,
-    layouts::{counts, reads, row_threads},
+    layouts::{at_once, counts, reads, row_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -38,8 +38,9 @@ impl Kernel<Reduce> for Rows {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &ReduceProblem, variant: Variant) -> Result<Plan<Reduce>> {
-        let threads = row_threads(device.caps(), p.cols);
-        let constants = vec![threads, p.x.dtype() as u32, p.y as u32, p.op as u32];
+        let (threads, _) = row_runs(device.caps(), p.cols);
+        let runs = at_once(&p.x, p.align().bytes());
+        let constants = vec![threads, p.x.dtype() as u32, p.y as u32, p.op as u32, runs.into()];
         let build = Build { shader: &SHADER, constants, subgroup: None };
         let push = ReducePush { rows: p.rows, cols: p.cols, x_ld: p.x.ld, segments: 1, ..ReducePush::default() };
         let code = Once::new(device, self.name(), &build, p.rows.into(), push)?;

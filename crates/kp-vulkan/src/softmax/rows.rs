@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, push},
-    layouts::{counts, reads, row_threads},
+    layouts::{at_once, counts, reads, row_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -55,8 +55,11 @@ impl Kernel<Softmax> for Rows {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &SoftmaxProblem, variant: Variant) -> Result<Plan<Softmax>> {
-        let threads = row_threads(device.caps(), p.cols);
-        let constants = vec![threads, p.x.dtype() as u32, p.y.dtype() as u32, p.log.into()];
+        let (threads, kept) = row_runs(device.caps(), p.cols);
+        let align = p.align().bytes();
+        let runs = at_once(&p.x, align) && at_once(&p.y, align);
+        let types = [p.x.dtype(), p.y.dtype()].map(|dtype| dtype as u32);
+        let constants = [[threads].as_slice(), &types, &[p.log.into(), kept, runs.into()]].concat();
         let build = Build { shader: &SHADER, constants, subgroup: None };
         let push = SoftmaxPush {
             rows: p.rows,

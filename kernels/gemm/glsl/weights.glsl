@@ -1,0 +1,33 @@
+// Scales and zero points of B: a weight is code · scale (· one for all), or (code − zero) · scale. See kp_hal::op::Format, of which
+// B's columns are the outer rows.
+
+#include "common/glsl/scales.glsl"
+
+layout(constant_id = 32) const uint B_SCALE_TYPE = 1u;
+layout(constant_id = 33) const uint B_SCALE_LAYOUT = 3u;
+// Columns, and elements of a column, that share a scale.
+layout(constant_id = 34) const uint B_BLOCK_COLS = 1u;
+layout(constant_id = 35) const uint B_BLOCK_DEPTH = 32u;
+
+uint parts_of(uint size, uint part) {
+    return size / part + (size % part != 0u ? 1u : 0u);
+}
+
+// The place of the scale of B's element (`row`, `col`) of matrix `which`, and of its zero point.
+uint64_t b_scale_place(uint which, uint row, uint col) {
+    const uvec2 blocks = uvec2(parts_of(n, B_BLOCK_COLS), parts_of(k, B_BLOCK_DEPTH));
+    return which * scale_count(B_SCALE_LAYOUT, blocks) + scale_place(B_SCALE_LAYOUT, col / B_BLOCK_COLS, row / B_BLOCK_DEPTH, blocks);
+}
+
+float b_scale(uint64_t place) {
+    return number_at(given[at_b_scale()], place, B_SCALE_TYPE);
+}
+
+// What multiplies all scales.
+float b_global() {
+    return (FLAGS & B_GLOBAL) != 0u ? number_at(given[at_b_scale() + 1u], 0ul, F32) : 1.0;
+}
+
+float b_zero(uint64_t place) {
+    return number_at(given[at_b_scale() + 1u], place, U8);
+}
