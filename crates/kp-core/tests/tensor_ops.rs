@@ -452,7 +452,7 @@ fn a_packed_right_side_is_the_tensor() -> Result<()> {
     let e = engine();
     let a = ints(&e, &[5, 35], 1)?;
     for (name, w) in [("rows", ints(&e, &[35, 67], 2)?), ("columns", ints(&e, &[67, 35], 3)?.t())] {
-        let (want, packed) = (host(&a.matmul(&w)?)?, w.pack()?);
+        let (want, packed) = (host(&a.matmul(&w)?)?, w.pack(DType::F32)?);
         assert_eq!(packed.shape(), [35, 67]);
         assert!(packed.panels().is_some(), "every processor has panels for f32");
         assert_eq!(host(&a.matmul(&packed)?)?, want, "{name}");
@@ -462,17 +462,17 @@ fn a_packed_right_side_is_the_tensor() -> Result<()> {
     }
     // A batch, and one with more dimensions than matrices have.
     let (a, b) = (ints(&e, &[2, 3, 5, 9], 5)?, ints(&e, &[2, 3, 9, 11], 6)?);
-    assert_eq!(host(&a.matmul(&b.pack()?)?)?, host(&a.matmul(&b)?)?);
+    assert_eq!(host(&a.matmul(&b.pack(DType::F32)?)?)?, host(&a.matmul(&b)?)?);
     // Codes and their scales, on either side of the same type and against floats.
     let w = reals(&e, &[67, 128], 7)?;
     for format in [formats::INT8_ROW, formats::FP8_ROW, formats::NF4_G32] {
         let q = w.quantize(format)?;
-        let packed = q.t().pack()?;
         for x in [reals(&e, &[20, 128], 8)?, reals(&e, &[20, 128], 9)?.quantize(formats::INT8_ROW)?] {
+            let packed = q.t().pack(x.dtype())?;
             close(&host(&x.matmul(&packed)?)?, &host(&x.matmul(&q.t())?)?, 1e-5);
         }
     }
-    let refused = w.slice(0, 0..1)?.reshape(&[128])?.pack().expect_err("a vector is no right side");
+    let refused = w.slice(0, 0..1)?.reshape(&[128])?.pack(DType::F32).expect_err("a vector is no right side");
     assert_eq!(refused.to_string(), "pack: b is 128 f32: it needs at least two dimensions");
     Ok(())
 }

@@ -6,7 +6,7 @@ use kp_hal::{
 };
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicU32, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 /// The CPU backend.
@@ -27,7 +27,12 @@ impl Backend for Cpu {
             let why = format!("there is one processor, number 0, and {index} was asked for").into();
             return Err(ErrorKind::Unavailable { what: BACKEND_NAME, why }.into());
         }
-        let device = CpuDevice { id: DeviceId::next(), info: caps::info(), queues: AtomicU32::new(0) };
+        let device = CpuDevice {
+            id: DeviceId::next(),
+            info: caps::info(),
+            queues: AtomicU32::new(0),
+            allowance: AtomicU64::new(0),
+        };
         OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(device.id);
         Ok(Arc::new(device))
     }
@@ -50,9 +55,19 @@ pub(crate) struct CpuDevice {
     pub(crate) id: DeviceId,
     info: DeviceInfo,
     queues: AtomicU32,
+    /// Bytes to be given out before the kernel is asked again how much there is.
+    allowance: AtomicU64,
 }
 
+/// Bytes given out between two questions, which each cost as much as a small product.
+const ALLOWANCE: u64 = 64 << 20;
+
 impl CpuDevice {
+    /// Takes `bytes` from the allowance, if it has as many.
+    fn is_allowed(&self, bytes: u64) -> bool {
+        self.allowance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+
     pub(crate) fn memory_now(&self) -> MemoryInfo {
         caps::memory_now(self.info.caps.memory_bytes)
     }
@@ -72,8 +87,14 @@ impl Device for CpuDevice {
     }
 
     fn alloc(self: Arc<Self>, bytes: u64, _: MemoryKind) -> Result<Buffer> {
-        let MemoryInfo { free, total } = self.memory_now();
-        memory::allocate(self.id, bytes, free, total)
+        let full = |MemoryInfo { free, total }| ErrorKind::OutOfMemory { wanted: bytes, free, total };
+        if !self.is_allowed(bytes) {
+            // The allocator would promise more than there is, and the process would be killed on first use.
+            let memory = self.memory_now();
+            let left = memory.free.checked_sub(bytes).ok_or_else(|| full(memory))?;
+            self.allowance.store(ALLOWANCE.min(left / 2), Ordering::Relaxed);
+        }
+        Ok(memory::allocate(self.id, bytes).ok_or_else(|| full(self.memory_now()))?)
     }
 
     fn measure(self: Arc<Self>) -> Result<Caps> {

@@ -1,6 +1,6 @@
 //! Device memory is host memory: an address is a pointer.
 
-use kp_hal::{Allocation, Buffer, DeviceId, ErrorKind, Result, Slice, SliceMut};
+use kp_hal::{Allocation, Buffer, DeviceId, Slice, SliceMut};
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
     ptr::NonNull,
@@ -80,17 +80,12 @@ impl Allocation for Host {
     }
 }
 
-/// Allocates `bytes` for `device`, of which `free` of `total` are to be had.
-pub(crate) fn allocate(device: DeviceId, bytes: u64, free: u64, total: u64) -> Result<Buffer> {
-    let full = || ErrorKind::OutOfMemory { wanted: bytes, free, total };
-    // The allocator would promise more than there is and the process would be killed on first use.
-    if bytes > free {
-        return Err(full().into());
-    }
-    let host = usize::try_from(bytes).ok().and_then(Host::new).ok_or_else(full)?;
+/// Allocates `bytes` for `device`; `None` if there is no room.
+pub(crate) fn allocate(device: DeviceId, bytes: u64) -> Option<Buffer> {
+    let host = usize::try_from(bytes).ok().and_then(Host::new)?;
     let addr = host.first.as_ptr().expose_provenance() as u64;
     // SAFETY: the address names `bytes` bytes that live as long as `host`, which nothing else accesses.
-    Ok(unsafe { Buffer::from_raw(device, addr, bytes, Arc::new(host)) })
+    Some(unsafe { Buffer::from_raw(device, addr, bytes, Arc::new(host)) })
 }
 
 /// The bytes of a view.

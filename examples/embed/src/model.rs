@@ -245,7 +245,8 @@ impl MiniLm {
 
 impl Dense {
     fn new(weight: &Tensor, bias: Tensor, input: Option<Format>) -> anyhow::Result<Self> {
-        Ok(Self { right: weight.t().pack()?, bias, input })
+        let left = input.map_or(bias.dtype(), |input| input.dtype);
+        Ok(Self { right: weight.t().pack(left)?, bias, input })
     }
 
     /// `x · weightᵀ + bias`, and what follows.

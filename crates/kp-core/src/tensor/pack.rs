@@ -7,14 +7,14 @@ use super::{
     view::Plane,
 };
 use kp_hal::{
-    Result,
+    DType, Result,
     op::{CastArgs, CastSpec, Format, Matrix, Order},
 };
 use std::{fmt, sync::Arc};
 
 /// A constant right side of products, in the order in which the device's kernels read it fastest.
 ///
-/// Made by [`Tensor::pack`], used like the tensor it was made of: `x.matmul(&w.t().pack()?)`.
+/// Made by [`Tensor::pack`], used like the tensor it was made of: `x.matmul(&w.t().pack(x.dtype())?)`.
 #[derive(Clone)]
 pub struct Packed {
     /// Shape, format and scales are those of the right side; if there are panels, `codes` are in their order.
@@ -88,20 +88,18 @@ fn in_panels(plane: Plane, order: Order, format: Format) -> Result<(Plane, Exten
 impl Tensor {
     /// The tensor as a right side that is used many times: arranged once, so that no product has to do it again.
     ///
-    /// Which order that is depends on the device and on the type, and is chosen for a left side of the same type. Where
-    /// nothing is gained the result is the tensor as it is. A product may be another kernel's then: as exact, and not
-    /// the same bits.
+    /// `left` is the type of the left sides. Which order is best depends on the device and on both types; where nothing is
+    /// gained the result is the tensor as it is. A product may be another kernel's then: as exact, and not the same bits.
     ///
     /// # Errors
     /// `BadOperands` if the tensor has fewer than two dimensions; `OutOfMemory`.
-    pub fn pack(&self) -> Result<Packed> {
+    pub fn pack(&self, left: DType) -> Result<Packed> {
         if self.rank() < 2 {
             return Err(refuse("pack", [("b", self.describe())], "it needs at least two dimensions"));
         }
-        let Some(order) = self.engine.caps().panel(self.dtype()).filter(|_| !self.is_empty()) else {
-            return Ok(Packed { tensor: self.clone(), panels: None });
-        };
         let dtype = self.dtype();
+        let panels = self.engine.caps().panel(dtype).filter(|_| left == dtype && !self.is_empty());
+        let Some(order) = panels else { return Ok(Packed { tensor: self.clone(), panels }) };
         let (from, plane) = self.as_operand("pack", true)?;
         let (panels, all) = in_panels(plane, order, self.format)?;
         let mut out = Output::new(&self.engine, all.sizes(), dtype)?;
