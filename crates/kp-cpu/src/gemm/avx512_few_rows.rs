@@ -6,15 +6,16 @@
 //!   and in L1  └──────┘    k │ │ │ │ │  codes become numbers in registers and meet every row at once
 //!                            └─┴─┴─┴─┘
 //! ```
-//! See [`super::few::dots`] for the loop. Limits: codes of 32, 16, 8 or 4 bits that AVX-512 with VBMI turns into f32;
+//! See [`super::few::dots`] for the loop of one row and [`super::few::unpack`] for those of more. Limits: codes of 32, 16, 8 or 4 bits that AVX-512 with VBMI turns into f32;
 //! scales that change along k do so at multiples of 16; sums are in another order than `packed` has, so not
 //! `batch-invariant`.
 
 use super::{
     few::{
-        columns::{self, BREADTHS, BROAD, Dots, Few, HEIGHTS, MOST, NEAR, Task},
-        dots::{self, Bf16, Bytes, Code, Column, F16, F32, I8, Kind, Nibbles, STEP, SUMS, Table, U8, dots},
-        lists,
+        columns::{self, BROAD, Codes, Dots, Few, HEIGHTS, MOST, Task},
+        dots::{self, Bf16, Bytes, Column, F16, F32, I8, Kind, Nibbles, PAST, STEP, Table, U8, dots},
+        lists::{self, Lists},
+        unpack::{multiply, unpack},
     },
     product::{Item, Product, finishes_in_f64},
     side::Scaling,
@@ -49,6 +50,7 @@ impl Kernel<Gemm> for Avx512FewRows {
                 ^ source_hash(include_bytes!("few/dots.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("few/unpack.rs")).rotate_left(4)
         }
     }
 
@@ -119,20 +121,39 @@ fn varies(spec: &GemmSpec) -> bool {
 
 /// How many columns meet one row at once: as many as memory likes, unless registers are short.
 const fn one_row(kind: Kind) -> usize {
-    if matches!(kind, Kind::Nibbles) { 4 } else { BREADTHS[0] }
+    if matches!(kind, Kind::Nibbles) { 4 } else { BROAD }
 }
 
-/// The loop for one height.
-type Loop = unsafe fn(&Table, &[f32], &[Column<'_>], &mut [f32]);
+/// How many meet each of the larger [`HEIGHTS`]: sums fill the registers.
+const BREADTHS: [usize; 3] = [4, 4, 3];
+
+/// The most sums of a loop.
+const MOST_SUMS: usize = MOST * BREADTHS[2];
+
+/// What of A, and of the numbers of columns that meet it, is in L1 at a time, in bytes; and in L2, where columns are numbers
+/// and so long to read that A may come from there.
+const NEAR: usize = 44 << 10;
+const FAR: usize = 256 << 10;
+
+/// One row by some columns; the codes of a column; some rows by numbers.
+type OneRow = unsafe fn(&Table, usize, &[f32], &[Column<'_>], &mut [f32]);
+type Unpack = unsafe fn(&Table, usize, Column<'_>, &mut [f32]);
+type Multiply = unsafe fn(&[f32], &[f32], usize, &mut [f32]);
+
+/// For each of the larger [`HEIGHTS`].
+const MULTIPLY: [Multiply; 3] =
+    [multiply::<2, { BREADTHS[0] }>, multiply::<4, { BREADTHS[1] }>, multiply::<8, { BREADTHS[2] }>];
 
 /// Sums of numbers.
 struct Numbers<E> {
     spec: GemmSpec,
     kind: Kind,
     table: Box<Table>,
-    /// One for each of [`HEIGHTS`].
-    loops: [Loop; 4],
+    one_row: OneRow,
+    unpack: Unpack,
     varies: bool,
+    /// Elements that share an entry of the lists.
+    share: usize,
     kind_of_end: PhantomData<E>,
 }
 
@@ -141,16 +162,11 @@ impl<E> Numbers<E> {
         let dtype = spec.b.dtype();
         let kind = kind(dtype).expect("a supported type");
         macro_rules! loops {
-            ($code:ty) => {
-                [
-                    dots::<$code, 1, { one_row(<$code>::KIND) }> as Loop,
-                    dots::<$code, 2, 4> as Loop,
-                    dots::<$code, 4, 4> as Loop,
-                    dots::<$code, 8, 2> as Loop,
-                ]
+            ($kind:ident) => {
+                (dots::<$kind, { one_row(Kind::$kind) }> as OneRow, unpack::<$kind> as Unpack)
             };
         }
-        let loops = match kind {
+        let (one_row, unpack) = match kind {
             Kind::F32 => loops!(F32),
             Kind::Bf16 => loops!(Bf16),
             Kind::F16 => loops!(F16),
@@ -160,11 +176,34 @@ impl<E> Numbers<E> {
             Kind::Nibbles => loops!(Nibbles),
         };
         let table = Box::new(table(kind, dtype));
-        Self { spec: *spec, kind, table, loops, varies: varies(spec), kind_of_end: PhantomData }
+        let varies = varies(spec);
+        let is_broad = |share: usize| (spec.b.format.block().1 as usize).is_multiple_of(share);
+        let broad = kind == Kind::Nibbles && (!varies || is_broad(dots::BROAD_SHARE));
+        let share = if broad { dots::BROAD_SHARE } else { dots::SHARE };
+        Self { spec: *spec, kind, table, one_row, unpack, varies, share, kind_of_end: PhantomData }
     }
 
     fn steps(&self) -> usize {
         (self.spec.k as usize).div_ceil(STEP)
+    }
+
+    /// Columns that meet rows of height `height` at once.
+    fn breadth(&self, height: usize) -> usize {
+        if height == 0 { one_row(self.kind) } else { BREADTHS[height - 1] }
+    }
+
+    /// Numbers of a column's list of scales, and those that are read past its end.
+    fn list(&self) -> usize {
+        (self.steps() * STEP / self.share + PAST).next_multiple_of(16)
+    }
+
+    /// Steps of A, and of a column's numbers if there are several rows, that are near at a time: fours, whose lists are whole
+    /// vectors.
+    fn near(&self, height: usize) -> usize {
+        let numbers = if height == 0 { 0 } else { BREADTHS[height - 1] };
+        let bytes = if self.kind == Kind::F32 && height > 0 { FAR } else { NEAR };
+        let most = bytes / ((HEIGHTS[height] + numbers) * STEP * size_of::<f32>());
+        most / 4 * 4
     }
 }
 
@@ -204,8 +243,9 @@ impl<E: Tail> Dots for Numbers<E> {
     }
 
     fn work_bytes(&self) -> usize {
-        let list = self.steps() * STEP / dots::SHARE * size_of::<f32>();
-        2 * (BROAD * list).next_multiple_of(64)
+        let height = columns::height((self.spec.m as usize).max(1));
+        let numbers = self.breadth(height) * self.near(height) * STEP;
+        (2 * BROAD * self.list() + numbers) * size_of::<f32>()
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
@@ -237,50 +277,65 @@ impl<E: Tail> Dots for Numbers<E> {
         let height = columns::height(item.rows.max(1));
         let rows = HEIGHTS[height];
         let a = &columns::numbers::<f32>(a)[..self.steps() * rows * STEP];
-        let list = self.steps() * STEP / dots::SHARE;
+        let (list, breadth, near) = (self.list(), self.breadth(height), self.near(height));
         let (scales, rest) = columns::take::<f32>(work, BROAD * list);
-        let (zeros, _) = columns::take::<f32>(rest, BROAD * list);
+        let (zeros, rest) = columns::take::<f32>(rest, BROAD * list);
+        let (numbers, _) = columns::take::<f32>(rest, breadth * near * STEP);
         for sums in sums.chunks_mut(ld).take(item.rows) {
             sums[..columns.len()].fill(E::ZERO);
         }
-        // Loops over four bits scale by a list in any case.
-        let listed = self.varies || self.kind == Kind::Nibbles;
+        // The loop of one row over four bits scales by a list in any case.
+        let listed = self.varies || self.kind == Kind::Nibbles && height == 0;
         if listed && !self.varies {
             scales.fill(1.0);
         }
-        let most = (NEAR / (rows * STEP * size_of::<f32>())).max(1);
-        for first in (0..self.steps()).step_by(most) {
-            let steps = first..(first + most).min(self.steps());
+        let has_zero = b.matrix.format.has_zero();
+        for first in (0..self.steps()).step_by(near) {
+            let steps = first..(first + near).min(self.steps());
             let inner = steps.start * STEP..(steps.end * STEP).min(k);
             let a = &a[steps.start * rows * STEP..steps.end * rows * STEP];
-            let shares = steps.len() * STEP / dots::SHARE;
-            let ld_bytes = self.spec.b.dtype().bytes(self.spec.b.ld.into()) as usize;
-            let breadth = if rows == 1 { one_row(self.kind) } else { BREADTHS[height] };
-            let ahead = columns::ahead(breadth, ld_bytes, inner.len() == k);
+            let lists = Lists::new(b, item.b, inner.start, self.share);
+            let shares = steps.len() * STEP / self.share;
+            let codes = Codes::of(b, item.b, inner.clone());
+            let lie = self.kind == Kind::F32 && inner.len() == steps.len() * STEP;
+            let ahead = columns::ahead(breadth, codes.step(), inner.len() == k);
             for o in columns.clone().step_by(breadth) {
                 let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
-                let lists = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));
-                for (c, (column, (scales, zeros))) in some[..breadth].iter_mut().zip(lists).enumerate() {
+                let all = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));
+                for (c, (column, (scales, zeros))) in some[..breadth].iter_mut().zip(all).enumerate() {
                     // Past the last column, that one again.
                     let o = (o + c).min(columns.end - 1);
-                    column.codes = columns::codes(b, item.b, o, inner.clone());
+                    column.codes = codes.column(o);
                     // SAFETY: `supports` asked for the features.
                     unsafe {
                         if self.varies {
-                            lists::scales(b, item.b, o, inner.start, dots::SHARE, &mut scales[..shares]);
+                            lists.scales(o, &mut scales[..shares]);
                         }
                         if listed {
-                            column.scales = &scales[..shares];
+                            column.scales = &scales[..shares + PAST];
                         }
-                        if b.matrix.format.has_zero() {
-                            lists::zeros(b, item.b, o, inner.start, dots::SHARE, &mut zeros[..shares]);
-                            column.zeros = &zeros[..shares];
+                        if has_zero {
+                            lists.zeros(o, &mut zeros[..shares]);
+                            column.zeros = &zeros[..shares + PAST];
                         }
                     }
                 }
-                let mut of_rows = [0.0; SUMS];
+                let mut of_rows = [0.0; MOST_SUMS];
                 // SAFETY: as above.
-                unsafe { self.loops[height](&self.table, a, &some[..breadth], &mut of_rows) };
+                unsafe {
+                    if height == 0 {
+                        (self.one_row)(&self.table, self.share, a, &some[..breadth], &mut of_rows);
+                    } else if lie && o + breadth <= columns.end {
+                        let numbers = columns::numbers(codes.from(o));
+                        MULTIPLY[height - 1](a, numbers, codes.step() / size_of::<f32>(), &mut of_rows);
+                    } else {
+                        let len = steps.len() * STEP;
+                        for (column, numbers) in some.iter().zip(numbers.chunks_exact_mut(len)).take(breadth) {
+                            (self.unpack)(&self.table, self.share, *column, numbers);
+                        }
+                        MULTIPLY[height - 1](a, numbers, len, &mut of_rows);
+                    }
+                }
                 let places = o - columns.start..columns.len();
                 for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
                     for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {

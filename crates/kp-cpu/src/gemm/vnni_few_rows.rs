@@ -14,9 +14,9 @@
 use super::{
     few::{
         byte_dots::{self, Column, Eight, Four, Lift, Rows, scaled, whole},
-        columns::{self, BREADTHS, BROAD, Dots, Few, HEIGHTS, MOST, NEAR, Task},
+        columns::{self, BROAD, Dots, Few, HEIGHTS, MOST, Task},
         dots::{SHARE, STEP, SUMS},
-        lists,
+        lists::{self, Lists},
     },
     product::{Item, Product, finishes_in_f64},
     side::Scaling,
@@ -159,6 +159,12 @@ pub(crate) fn unit(format: Format) -> f32 {
 type Whole = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], &mut [i32]);
 type Scaled = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], &mut [f32]);
 
+/// How many columns meet rows of each of [`HEIGHTS`] at once; with more rows fewer, since registers hold their sums.
+const BREADTHS: [usize; 4] = [BROAD, 4, 4, 2];
+
+/// What of A is in L1 at a time, in bytes.
+const NEAR: usize = 32 << 10;
+
 /// One for each of [`HEIGHTS`].
 enum Loops {
     Whole([Whole; 4]),
@@ -278,7 +284,9 @@ impl<E: Tail> Dots for Codes<E> {
                 let mut list = [0.0; STEP / SHARE];
                 if row < item.rows {
                     // SAFETY: `supports` asked for the features.
-                    unsafe { lists::scales(&product.a, item.row_batch, item.row + row, inner.start, SHARE, &mut list) };
+                    unsafe {
+                        Lists::new(&product.a, item.row_batch, inner.start, SHARE).scales(item.row + row, &mut list)
+                    };
                 }
                 // SAFETY: as above.
                 let scales = unsafe { scales.part(i * count..(i + 1) * count) };
@@ -322,8 +330,9 @@ impl<E: Tail> Dots for Codes<E> {
                 scales: if row_scales.is_empty() { &[] } else { &row_scales[part(count)] },
             };
             let shares = steps.len() * STEP / SHARE;
-            let ld_bytes = self.spec.b.dtype().bytes(self.spec.b.ld.into()) as usize;
-            let ahead = columns::ahead(BREADTHS[height], ld_bytes, inner.len() == k);
+            let from = Lists::new(b, item.b, inner.start, SHARE);
+            let of_columns = columns::Codes::of(b, item.b, inner.clone());
+            let ahead = columns::ahead(BREADTHS[height], of_columns.step(), inner.len() == k);
             let breadth = BREADTHS[height];
             for o in columns.clone().step_by(breadth) {
                 let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
@@ -334,14 +343,14 @@ impl<E: Tail> Dots for Codes<E> {
                     // SAFETY: `supports` asked for the features.
                     unsafe {
                         if self.b_varies {
-                            lists::scales(b, item.b, o, inner.start, SHARE, &mut scales[..shares]);
+                            from.scales(o, &mut scales[..shares]);
                         }
                         if has_zero {
-                            lists::zeros(b, item.b, o, inner.start, SHARE, &mut zeros[..shares]);
+                            from.zeros(o, &mut zeros[..shares]);
                             zeros[..shares].iter_mut().for_each(|zero| *zero += self.offset as f32);
                         }
                     }
-                    let codes = columns::codes(b, item.b, o, inner.clone());
+                    let codes = of_columns.column(o);
                     let zeros = if has_zero { &zeros[..shares] } else { &[] };
                     *column = Column { codes, scales: &scales[..shares], zeros, ahead };
                 }

@@ -28,21 +28,14 @@ pub(crate) const MOST: usize = 8;
 /// Row counts that loops are compiled for.
 pub(crate) const HEIGHTS: [usize; 4] = [1, 2, 4, 8];
 
-/// How many columns loops of each height take at once: with few rows, because memory is fastest when it is read in several
-/// places (on an Ice Lake server 10.0 GB/s of one, 12.7 of four, 13.7 of eight); with more, because a row is then not read
-/// for each column.
-pub(crate) const BREADTHS: [usize; 4] = [8, 4, 4, 2];
-
-/// The most of them.
+/// Most columns that loops take at once: where rows are few, as many, because memory is fastest when it is read in several
+/// places (on an Ice Lake server 10.0 GB/s of one, 12.7 of four, 13.7 of eight).
 pub(crate) const BROAD: usize = 8;
 
 /// The place in [`HEIGHTS`] of the least that has room for `rows`.
 pub(crate) fn height(rows: usize) -> usize {
     HEIGHTS.iter().position(|&h| h >= rows).expect("few rows")
 }
-
-/// What of A is in L1 at a time, in bytes.
-pub(crate) const NEAR: usize = 32 << 10;
 
 /// How far ahead of its use memory is asked for, in bytes: farther, lines are lost again before they are read.
 const AHEAD: usize = 512;
@@ -246,16 +239,48 @@ pub(crate) fn scale<E: Real>(
     }
 }
 
-/// The codes of elements `inner` of column `o`, and those that follow in the last byte.
-pub(crate) fn codes<'a>(side: &Side<'a>, batch: usize, o: usize, inner: Range<usize>) -> &'a [u8] {
-    let matrix = &side.matrix;
-    let first = batch as u64 * matrix.stride + o as u64 * u64::from(matrix.ld);
-    let byte = |element: usize| matrix.dtype().bytes(first + element as u64) as usize;
-    &side.codes[byte(inner.start)..byte(inner.end)]
+/// The same elements of many columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Codes<'a> {
+    codes: &'a [u8],
+    /// Where the first column's begin, how many bytes they are, and how far it is to the next column's.
+    first: usize,
+    len: usize,
+    step: usize,
 }
 
-/// How far ahead memory is asked for in each of `breadth` columns that lie `ld` bytes apart: what comes next, be it more of
-/// the columns or, unless they are read as a `whole`, the same part of the next ones.
-pub(crate) fn ahead(breadth: usize, ld: usize, whole: bool) -> usize {
-    if whole { AHEAD } else { breadth * ld }
+impl<'a> Codes<'a> {
+    /// Elements `inner` of the columns of an item of `side`, and those that follow in the last byte.
+    pub(crate) fn of(side: &Side<'a>, batch: usize, inner: Range<usize>) -> Self {
+        let matrix = &side.matrix;
+        let byte = |element: u64| matrix.dtype().bytes(element) as usize;
+        let first = byte(batch as u64 * matrix.stride + inner.start as u64);
+        let len = byte(inner.end as u64) - byte(inner.start as u64);
+        Self { codes: side.codes, first, len, step: byte(matrix.ld.into()) }
+    }
+
+    /// The codes of column `o`.
+    pub(crate) fn column(&self, o: usize) -> &'a [u8] {
+        &self.codes[self.first + o * self.step..][..self.len]
+    }
+
+    /// The codes of column `o` and all that follow.
+    pub(crate) fn from(&self, o: usize) -> &'a [u8] {
+        &self.codes[self.first + o * self.step..]
+    }
+
+    /// Bytes from one column to the next.
+    pub(crate) fn step(&self) -> usize {
+        self.step
+    }
 }
+
+/// How far ahead memory is asked for in each of `breadth` columns that lie `ld` bytes apart: more of the columns, or the same
+/// part of the next ones, if they are short or not read as a `whole`. (The processor fetches ahead by itself, but finds
+/// columns of two kilobytes too late: 4-bit weights took 1.6 times as long.)
+pub(crate) fn ahead(breadth: usize, ld: usize, whole: bool) -> usize {
+    if whole && breadth * ld > SHORT { AHEAD } else { breadth * ld }
+}
+
+/// Columns that are read at once are short if they have so many bytes: then the next ones find room in L1 beside them.
+const SHORT: usize = 16 << 10;

@@ -1,8 +1,8 @@
-//! Dot products of a few rows of numbers with one column of codes, as the column lies in memory.
+//! Dot products of a row of numbers with columns of codes, as the columns lie in memory.
 //!
 //! ```text
 //!   column   │ 128 elements of k │ 128 │ …    a step: 64 to 512 bytes, made eight vectors of 16 numbers
-//!   rows   r │ 8 × 16 numbers    │ … │        beforehand put in the order in which the codes come out
+//!   row      │ 8 × 16 numbers    │ … │        beforehand put in the order in which the codes come out
 //! ```
 //! A column is read once, front to back, with memory asked for ahead. Where four bits make a number, one look-up in a
 //! register of sixteen makes sixteen of them, and since every lane then holds eight neighbours, scales multiply sums
@@ -23,8 +23,14 @@ use std::arch::x86_64::{
 /// Elements of a step.
 pub(crate) const STEP: usize = 128;
 
-/// Elements that share an entry of the lists of scales and zero points.
+/// Elements that share an entry of the lists of scales and zero points; of four bits, [`BROAD_SHARE`] may.
 pub(crate) const SHARE: usize = 16;
+
+/// Twice as many, which most 4-bit formats have: half as long a list.
+pub(crate) const BROAD_SHARE: usize = 32;
+
+/// Numbers that are read past the end of a list of broad shares.
+pub(crate) const PAST: usize = STEP / BROAD_SHARE;
 
 /// How stored codes become numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,12 +97,26 @@ codes!(F32, Bf16, F16, I8, U8, Bytes, Nibbles);
 #[repr(align(64))]
 pub(crate) struct Table(pub(crate) [[u8; 64]; 4]);
 
+impl Table {
+    /// In registers.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn load(&self) -> [__m512i; 4] {
+        let mut tables = [_mm512_setzero_si512(); 4];
+        for (table, bytes) in tables.iter_mut().zip(&self.0) {
+            // SAFETY: 64 bytes.
+            *table = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
+        }
+        tables
+    }
+}
+
 /// One column, from some step on.
 #[derive(Clone, Copy)]
 pub(crate) struct Column<'a> {
     /// Its codes, up to the last one.
     pub(crate) codes: &'a [u8],
-    /// A scale for every 16 elements of whole steps; empty if they have none.
+    /// A scale for each share of whole steps, and [`PAST`] numbers; empty if they have none.
     pub(crate) scales: &'a [f32],
     /// Zero points alike.
     pub(crate) zeros: &'a [f32],
@@ -104,15 +124,25 @@ pub(crate) struct Column<'a> {
     pub(crate) ahead: usize,
 }
 
-/// Adds to `sums` the products of `R` rows `a` with `C` columns of one length, column by column; `a` holds for each step
-/// and row eight vectors, zeros past the end. Columns of four bits have scales.
+impl Column<'_> {
+    /// Asserts that lists of `entries` entries, and what is read past them, are there if they are wanted.
+    #[inline]
+    pub(super) fn check(&self, entries: usize, (scaled, shifted): (bool, bool)) {
+        let Self { scales, zeros, .. } = self;
+        assert!(!scaled || scales.len() >= entries + PAST, "{} scales of {entries}", scales.len());
+        assert!(!shifted || zeros.len() >= entries + PAST, "{} zero points of {entries}", zeros.len());
+    }
+}
+
+/// Adds to `sums` the products of a row `a`, zeros past the end, with each of `C` columns of one length. Columns of four
+/// bits have scales; lists have an entry for every `share` elements, [`SHARE`] unless they are four bits.
 ///
 /// # Panics
 /// If `a`, the scales or the zero points do not cover the columns' steps.
-#[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn dots<T: Code, const R: usize, const C: usize>(
+pub(crate) fn dots<T: Code, const C: usize>(
     table: &Table,
+    share: usize,
     a: &[f32],
     columns: &[Column<'_>],
     sums: &mut [f32],
@@ -122,20 +152,20 @@ pub(crate) fn dots<T: Code, const R: usize, const C: usize>(
     let steps = columns[0].codes.len().div_ceil(bytes);
     // Asked at run time: a loop for each answer would be most of this crate's machine code.
     let (scaled, shifted) = (!columns[0].scales.is_empty(), !columns[0].zeros.is_empty());
-    check(columns, steps, (scaled || T::KIND == Kind::Nibbles, shifted));
-    assert!(a.len() >= steps * R * STEP, "rows of {} numbers for {steps} steps", a.len() / R);
-    let mut tables = [_mm512_setzero_si512(); 4];
-    for t in 0..4 {
-        // SAFETY: 64 bytes.
-        tables[t] = unsafe { _mm512_loadu_si512(table.0[t].as_ptr().cast()) };
+    // The scale of eight neighbours multiplies their sum.
+    let sums_are_scaled = T::KIND == Kind::Nibbles;
+    let entries = STEP / share;
+    for column in columns {
+        assert!(column.codes.len() == columns[0].codes.len(), "columns of one length");
+        column.check(steps * entries, (scaled || sums_are_scaled, shifted));
     }
+    assert!(a.len() >= steps * STEP, "a row of {} numbers for {steps} steps", a.len());
+    let (tables, spread) = (table.load(), spread(entries));
     let mut codes: [&[u8]; C] = [&[]; C];
     for c in 0..C {
         codes[c] = columns[c].codes;
     }
-    // Few rows: sums of eight neighbours, then their scale. More: numbers are scaled once for all rows.
-    let sums_are_scaled = T::KIND == Kind::Nibbles && R <= FEW;
-    let mut totals = [[_mm512_setzero_ps(); C]; R];
+    let mut totals = [_mm512_setzero_ps(); C];
     let mut last: Ends<C>;
     for s in 0..steps {
         let mut starts = [std::ptr::null(); C];
@@ -150,68 +180,69 @@ pub(crate) fn dots<T: Code, const R: usize, const C: usize>(
                 starts[c] = last[c].as_ptr();
             }
         }
-        let mut sums = if sums_are_scaled { [[_mm512_setzero_ps(); C]; R] } else { totals };
-        for half in 0..2 {
-            let part = |list: &[f32]| list.as_ptr().wrapping_add(s * STEP / SHARE);
-            // SAFETY: a whole step of codes is there, and of all else, as asserted; where it is empty, it is not read.
-            unsafe {
-                let row = a.as_ptr().add((s * R * 8 + 4 * half) * 16);
-                // Written out, so that places are constants.
-                macro_rules! vectors {
-                    ($($j:literal)*) => {$({
-                        let mut numbers = [_mm512_setzero_ps(); C];
-                        for c in 0..C {
-                            numbers[c] = vector::<T>(&tables, starts[c], half, $j);
-                        }
-                        if shifted {
-                            for c in 0..C {
-                                numbers[c] = _mm512_sub_ps(numbers[c], shared::<T>(part(columns[c].zeros), half, $j));
-                            }
-                        }
-                        if scaled && !sums_are_scaled {
-                            for c in 0..C {
-                                numbers[c] = _mm512_mul_ps(numbers[c], shared::<T>(part(columns[c].scales), half, $j));
-                            }
-                        }
-                        for r in 0..R {
-                            let a = _mm512_loadu_ps(row.add((8 * r + $j) * 16));
-                            for c in 0..C {
-                                sums[r][c] = _mm512_fmadd_ps(numbers[c], a, sums[r][c]);
-                            }
-                        }
-                    })*};
+        let mut sums = if sums_are_scaled { [_mm512_setzero_ps(); C] } else { totals };
+        let part = |list: &[f32]| list.as_ptr().wrapping_add(s * entries);
+        // Written out, so that places are constants.
+        macro_rules! vectors {
+            ($half:expr, $scaled:expr, $shifted:expr, $($j:literal)*) => {$({
+                let mut numbers = [_mm512_setzero_ps(); C];
+                for c in 0..C {
+                    numbers[c] = vector::<T>(&tables, starts[c], $half, $j);
                 }
-                vectors!(0 1 2 3);
-            }
+                if $shifted {
+                    for c in 0..C {
+                        let zeros = shared::<T>(part(columns[c].zeros), spread, $half, $j);
+                        numbers[c] = _mm512_sub_ps(numbers[c], zeros);
+                    }
+                }
+                if $scaled {
+                    for c in 0..C {
+                        let scales = shared::<T>(part(columns[c].scales), spread, $half, $j);
+                        numbers[c] = _mm512_mul_ps(numbers[c], scales);
+                    }
+                }
+                let a = _mm512_loadu_ps(a.as_ptr().add((s * 8 + 4 * $half + $j) * 16));
+                for c in 0..C {
+                    sums[c] = _mm512_fmadd_ps(numbers[c], a, sums[c]);
+                }
+            })*};
         }
-        if sums_are_scaled {
-            for c in 0..C {
-                // SAFETY: a step's scales, as asserted.
-                let scale = unsafe { shared::<T>(columns[c].scales.as_ptr().add(s * STEP / SHARE), 0, 0) };
-                for r in 0..R {
-                    totals[r][c] = _mm512_fmadd_ps(sums[r][c], scale, totals[r][c]);
+        // SAFETY: a whole step of codes is there, and of all else, as asserted; where it is empty, it is not read.
+        unsafe {
+            if !sums_are_scaled {
+                for half in 0..2 {
+                    vectors!(half, scaled, shifted, 0 1 2 3);
                 }
+                totals = sums;
+                continue;
             }
-        } else {
-            totals = sums;
+            // Four bits have so little else to do that questions, and counts of shifts that are no constants, show.
+            if shifted {
+                vectors!(0, false, true, 0 1 2 3);
+                vectors!(1, false, true, 0 1 2 3);
+            } else {
+                vectors!(0, false, false, 0 1 2 3);
+                vectors!(1, false, false, 0 1 2 3);
+            }
+            for c in 0..C {
+                let scale = shared::<T>(part(columns[c].scales), spread, 0, 0);
+                totals[c] = _mm512_fmadd_ps(sums[c], scale, totals[c]);
+            }
         }
     }
     let mut vectors = [_mm512_setzero_ps(); SUMS];
-    for r in 0..R {
-        for c in 0..C {
-            vectors[c * R + r] = totals[r][c];
-        }
-    }
-    add_lanes(&vectors, &mut sums[..R * C]);
+    vectors[..C].copy_from_slice(&totals);
+    add_lanes(&vectors, &mut sums[..C]);
 }
 
-/// Asserts that `columns` have one length, and `steps` steps of the lists they have.
-fn check(columns: &[Column<'_>], steps: usize, (scaled, shifted): (bool, bool)) {
-    for Column { codes, scales, zeros, .. } in columns {
-        let len = columns[0].codes.len();
-        assert!(codes.len() == len, "columns of {len} and {} bytes", codes.len());
-        assert!(!scaled || scales.len() * SHARE >= steps * STEP, "{} scales for {steps} steps", scales.len());
-        assert!(!shifted || zeros.len() * SHARE >= steps * STEP, "{} zero points for {steps} steps", zeros.len());
+/// Which of eight entries each lane of a step of four bits has, of which `entries` are the step's.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn spread(entries: usize) -> __m512i {
+    if entries == 8 {
+        _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7)
+    } else {
+        _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)
     }
 }
 
@@ -251,9 +282,6 @@ fn pairs(a: __m512, b: __m512) -> __m512 {
     _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
 }
 
-/// Up to so many rows, scales are applied to sums where several numbers share one.
-const FEW: usize = 2;
-
 /// The ends of columns that are no whole step, filled up with zeros; taken apart from them, so that columns of whole steps
 /// cost nothing.
 pub(super) type Ends<const C: usize> = [[u8; 4 * STEP]; C];
@@ -279,20 +307,17 @@ pub(super) fn ask(at: *const u8, bytes: usize) {
     }
 }
 
-/// The eight numbers that vector `j` of a half of a step shares, each in the lanes it belongs to.
+/// The numbers that vector `j` of a half of a step shares, each in the lanes it belongs to; of four bits as `spread` says.
 ///
 /// # Safety
 /// Eight numbers can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-unsafe fn shared<T: Code>(numbers: *const f32, half: usize, j: usize) -> __m512 {
+pub(super) unsafe fn shared<T: Code>(numbers: *const f32, spread: __m512i, half: usize, j: usize) -> __m512 {
     // SAFETY: the caller's promise.
     unsafe {
         match T::KIND {
-            Kind::Nibbles => {
-                let pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-                _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(_mm256_loadu_ps(numbers)))
-            }
+            Kind::Nibbles => _mm512_permutexvar_ps(spread, _mm512_castps256_ps512(_mm256_loadu_ps(numbers))),
             Kind::Bytes => {
                 let fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
                 _mm512_permutexvar_ps(fours, _mm512_castps128_ps512(_mm_loadu_ps(numbers.add(4 * half))))
@@ -309,7 +334,7 @@ unsafe fn shared<T: Code>(numbers: *const f32, half: usize, j: usize) -> __m512 
 /// A step of codes can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-unsafe fn vector<T: Code>(tables: &[__m512i; 4], codes: *const u8, half: usize, j: usize) -> __m512 {
+pub(super) unsafe fn vector<T: Code>(tables: &[__m512i; 4], codes: *const u8, half: usize, j: usize) -> __m512 {
     // SAFETY: the caller's promise: eight vectors of as many bytes as elements have.
     unsafe {
         let codes = codes.add(half * T::KIND.half_bytes());
@@ -338,9 +363,9 @@ unsafe fn vector<T: Code>(tables: &[__m512i; 4], codes: *const u8, half: usize, 
                 })
             }
             Kind::Nibbles => {
-                // The look-up ignores all but four bits.
-                let code =
-                    _mm512_srlv_epi32(_mm512_loadu_si512(codes.cast()), _mm512_set1_epi32((16 * half + 4 * j) as i32));
+                // The look-up ignores all but four bits. In two shifts, since that by `j` is a constant.
+                let half = _mm512_srlv_epi32(_mm512_loadu_si512(codes.cast()), _mm512_set1_epi32(16 * half as i32));
+                let code = _mm512_srlv_epi32(half, _mm512_set1_epi32(4 * j as i32));
                 _mm512_permutexvar_ps(code, _mm512_castsi512_ps(tables[0]))
             }
         }

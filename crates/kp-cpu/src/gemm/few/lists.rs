@@ -7,11 +7,11 @@ use kp_hal::{
     op::{Matrix, ScaleLayout},
 };
 use std::arch::x86_64::{
-    _MM_HINT_T0, _mm_cmpge_epu8_mask, _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm256_cvtepu8_epi16,
+    __m512, _MM_HINT_T0, _mm_cmpge_epu8_mask, _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm256_cvtepu8_epi16,
     _mm256_loadu_ps, _mm256_loadu_si256, _mm256_slli_epi16, _mm512_castps256_ps512, _mm512_castsi512_ps,
-    _mm512_cmpeq_epi32_mask, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_mask_mov_ps, _mm512_mask_or_epi32,
-    _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi32,
-    _mm512_storeu_ps, _mm512_testn_epi32_mask,
+    _mm512_cmpeq_epi32_mask, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
+    _mm512_loadu_ps, _mm512_mask_mov_ps, _mm512_mask_or_epi32, _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_testn_epi32_mask,
 };
 
 /// Whether lists can tell the scales of `matrix`, of `inner` elements a row, that change along them.
@@ -19,61 +19,84 @@ pub(crate) fn can_list(matrix: &Matrix, inner: u32) -> bool {
     (matrix.format.block().1 as usize).is_multiple_of(SHARE) && (inner as usize).is_multiple_of(SHARE)
 }
 
-/// The scales, without the global one, of outer row `o` from inner element `first` on, one for each `share` elements,
-/// which divides both `first` and what a scale is for; 1 past the end.
-///
-/// # Safety
-/// The processor has AVX-512 F, BW and VL.
-pub(crate) unsafe fn scales(side: &Side<'_>, batch: usize, o: usize, first: usize, share: usize, out: &mut [f32]) {
-    let dtype = side.matrix.format.scale_dtype().expect("it has scales");
-    // SAFETY: the caller's promise.
-    unsafe { list(side, (dtype, side.scales), (batch, o, first), share, 1.0, out) }
+/// What lists of a side's outer rows from some inner element on have in common: found once, since a row is soon read.
+#[derive(Clone, Copy)]
+pub(crate) struct Lists<'s, 'a> {
+    side: &'s Side<'a>,
+    /// The first block, and the place of the first scale of the batch.
+    block: usize,
+    batch: usize,
+    /// Entries that a block has, and how many of the first one's are earlier.
+    times: usize,
+    before: usize,
+    /// Entries of inner elements that are there.
+    there: usize,
+    /// Where each outer row has its own scales, side by side: how many.
+    each: Option<usize>,
 }
 
-/// The zero points alike; 0 past the end.
-///
-/// # Safety
-/// The processor has AVX-512 F, BW and VL.
-pub(crate) unsafe fn zeros(side: &Side<'_>, batch: usize, o: usize, first: usize, share: usize, out: &mut [f32]) {
-    // SAFETY: the caller's promise.
-    unsafe { list(side, (DType::U8, side.zeros), (batch, o, first), share, 0.0, out) }
-}
-
-/// # Safety
-/// The processor has AVX-512 F, BW and VL.
-unsafe fn list(
-    side: &Side<'_>,
-    (dtype, src): (DType, &[u8]),
-    (batch, o, first): (usize, usize, usize),
-    share: usize,
-    past: f32,
-    out: &mut [f32],
-) {
-    let format = side.matrix.format;
-    let (outer, inner) = format.block();
-    let inner = inner as usize;
-    let shape = (side.outer, side.inner);
-    let there = (side.inner as usize).saturating_sub(first).div_ceil(share).min(out.len());
-    let (out, rest) = out.split_at_mut(there);
-    rest.fill(past);
-    if out.is_empty() {
-        return;
-    }
-    let blocks = first / inner..(first + there * share - 1) / inner + 1;
-    let whole = batch * format.scale_count(shape.0, shape.1) as usize;
-    let place = |block: usize| whole + format.scale_index((o as u32 / outer, block as u32), shape) as usize;
-    if format.scales == ScaleLayout::Inner {
-        let numbers = &mut out[..blocks.len()];
-        // SAFETY: the caller's promise.
-        unsafe { read(dtype, src, place(blocks.start), numbers) };
-    } else {
-        for (block, out) in blocks.clone().zip(&mut *out) {
-            *out = numbers::get(dtype, src, place(block));
+impl<'s, 'a> Lists<'s, 'a> {
+    /// Lists of `side` from inner element `first` on, an entry for each `share` elements, which divides both `first` and what
+    /// a scale is for, unless that is all of them.
+    pub(crate) fn new(side: &'s Side<'a>, batch: usize, first: usize, share: usize) -> Self {
+        let format = side.matrix.format;
+        let (outer, inner) = format.block();
+        let block = first / inner as usize;
+        Self {
+            side,
+            block,
+            batch: batch * format.scale_count(side.outer, side.inner) as usize,
+            times: (inner as usize / share).max(1),
+            before: (first - block * inner as usize) / share,
+            there: (side.inner as usize).saturating_sub(first).div_ceil(share),
+            each: (format.scales == ScaleLayout::Inner && outer == 1).then(|| side.inner.div_ceil(inner) as usize),
         }
     }
-    if inner > share {
+
+    /// The scales, without the global one, of outer row `o`; 1 past the end.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 F, BW and VL.
+    pub(crate) unsafe fn scales(&self, o: usize, out: &mut [f32]) {
+        let dtype = self.side.matrix.format.scale_dtype().expect("it has scales");
         // SAFETY: the caller's promise.
-        unsafe { spread(out, first / share, inner / share) };
+        unsafe { self.list((dtype, self.side.scales), o, 1.0, out) }
+    }
+
+    /// The zero points alike; 0 past the end.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 F, BW and VL.
+    pub(crate) unsafe fn zeros(&self, o: usize, out: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.list((DType::U8, self.side.zeros), o, 0.0, out) }
+    }
+
+    /// # Safety
+    /// The processor has AVX-512 F, BW and VL.
+    unsafe fn list(&self, (dtype, src): (DType, &[u8]), o: usize, past: f32, out: &mut [f32]) {
+        let (out, rest) = out.split_at_mut(self.there.min(out.len()));
+        rest.fill(past);
+        if out.is_empty() {
+            return;
+        }
+        let blocks = if self.times == 1 { out.len() } else { (self.before + out.len()).div_ceil(self.times) };
+        let numbers = &mut out[..blocks];
+        if let Some(each) = self.each {
+            // SAFETY: the caller's promise.
+            unsafe { read(dtype, src, self.batch + o * each + self.block, numbers) };
+        } else {
+            let format = self.side.matrix.format;
+            let (outer, shape) = (format.block().0, (self.side.outer, self.side.inner));
+            for (i, number) in numbers.iter_mut().enumerate() {
+                let place = format.scale_index((o as u32 / outer, (self.block + i) as u32), shape);
+                *number = numbers::get(dtype, src, self.batch + place as usize);
+            }
+        }
+        if self.times > 1 {
+            // SAFETY: the caller's promise.
+            unsafe { spread(out, self.before, self.times) };
+        }
     }
 }
 
@@ -83,57 +106,68 @@ const AHEAD: usize = 2048;
 /// Element `start` of `src` and those after it.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn read(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
-    let (vectors, rest) = out.as_chunks_mut::<16>();
-    let done = 16 * vectors.len();
+    let size = dtype.bits() as usize / 8;
+    let src = &src[start * size..][..out.len() * size];
     // What some other column will read soon.
-    let bytes = dtype.bytes(start as u64) as usize..dtype.bytes((start + done) as u64) as usize;
-    for at in bytes.step_by(64) {
+    for at in (0..src.len()).step_by(64) {
         _mm_prefetch::<_MM_HINT_T0>(src.as_ptr().wrapping_add(at + AHEAD).cast());
     }
-    match dtype {
-        DType::F16 => {
-            let src = &src[2 * start..2 * (start + done)];
-            for (out, codes) in vectors.iter_mut().zip(src.as_chunks::<32>().0) {
-                // SAFETY: sixteen codes, sixteen numbers.
-                unsafe {
-                    _mm512_storeu_ps(out.as_mut_ptr(), _mm512_cvtph_ps(_mm256_loadu_si256(codes.as_ptr().cast())))
-                };
+    let (vectors, rest) = out.as_chunks_mut::<16>();
+    let mut codes = src.chunks_exact(16 * size);
+    for (out, codes) in vectors.iter_mut().zip(&mut codes) {
+        // SAFETY: sixteen codes, sixteen numbers.
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sixteen(dtype, codes.as_ptr())) };
+    }
+    if !rest.is_empty() {
+        let (mut last, mut numbers) = ([0; 64], [0.0; 16]);
+        last[..codes.remainder().len()].copy_from_slice(codes.remainder());
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(numbers.as_mut_ptr(), sixteen(dtype, last.as_ptr())) };
+        rest.copy_from_slice(&numbers[..rest.len()]);
+    }
+}
+
+/// Sixteen scales or zero points.
+///
+/// # Panics
+/// If they are of another type than these have.
+///
+/// # Safety
+/// Sixteen codes can be read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn sixteen(dtype: DType, codes: *const u8) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            DType::F32 => _mm512_loadu_ps(codes.cast()),
+            DType::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(codes.cast())),
+            DType::Bf16 => {
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(codes.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
             }
-        }
-        DType::E8m0 => {
-            for (out, codes) in vectors.iter_mut().zip(src[start..start + done].as_chunks::<16>().0) {
-                // SAFETY: sixteen codes.
-                let code = _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(codes.as_ptr().cast()) });
+            DType::U8 => _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(codes.cast()))),
+            DType::E8m0 => {
+                let code = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.cast()));
                 let bits = _mm512_slli_epi32::<23>(code);
                 // The bit below makes 2⁻¹²⁷ of the first code, and of the last, which is infinity so far, NaN.
                 let ends = _mm512_testn_epi32_mask(code, code) | _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(255));
-                let bits = _mm512_mask_or_epi32(bits, ends, bits, _mm512_set1_epi32(1 << 22));
-                // SAFETY: sixteen numbers.
-                unsafe { _mm512_storeu_ps(out.as_mut_ptr(), _mm512_castsi512_ps(bits)) };
+                _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, ends, bits, _mm512_set1_epi32(1 << 22)))
             }
-        }
-        DType::Ue4m3 => {
-            for (out, codes) in vectors.iter_mut().zip(src[start..start + done].as_chunks::<16>().0) {
-                // SAFETY: sixteen codes.
-                let code = unsafe { _mm_loadu_si128(codes.as_ptr().cast()) };
+            DType::Ue4m3 => {
+                let code = _mm_loadu_si128(codes.cast());
                 let no_number = _mm_cmpge_epu8_mask(code, _mm_set1_epi8(0x7f));
                 // As an f16 it has 8 too little in its exponent.
                 let small = _mm512_cvtph_ps(_mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(code)));
                 let number = _mm512_mul_ps(small, _mm512_set1_ps(256.0));
-                let number = _mm512_mask_mov_ps(number, no_number, _mm512_set1_ps(f32::NAN));
-                // SAFETY: sixteen numbers.
-                unsafe { _mm512_storeu_ps(out.as_mut_ptr(), number) };
+                _mm512_mask_mov_ps(number, no_number, _mm512_set1_ps(f32::NAN))
             }
+            _ => panic!("scales of {dtype:?}"),
         }
-        _ => return numbers::read(dtype, src, start, out),
-    }
-    for (i, out) in rest.iter_mut().enumerate() {
-        *out = numbers::get(dtype, src, start + done + i);
     }
 }
 
-/// Gives each of the numbers at the front of `out` its `times` places; the first of all has been served for `first` of
-/// its own and earlier ones.
+/// Gives each of the numbers at the front of `out` its `times` places, the first of them without the `first` that are earlier.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn spread(out: &mut [f32], first: usize, times: usize) {
     let from = |i: usize| (first + i) / times - first / times;

@@ -4,3 +4,4 @@ pub(crate) mod byte_dots;
 pub(crate) mod columns;
 pub(crate) mod dots;
 pub(crate) mod lists;
+pub(crate) mod unpack;

@@ -1,6 +1,6 @@
 //! Columns of codes as panels of unsigned bytes: of each column four at a time, side by side.
 
-use crate::gemm::{few::byte_dots::Lift, few::columns, side::Side};
+use crate::gemm::{few::byte_dots::Lift, few::columns::Codes, side::Side};
 use kp_hal::op::{Matrix, Order};
 use std::{
     arch::x86_64::{
@@ -75,8 +75,9 @@ pub(crate) fn pack(
                 }
             }
             _ => {
+                let of_columns = Codes::of(b, batch, inner.clone());
                 let all: [&[u8]; 16] = std::array::from_fn(|j| match j < there {
-                    true => columns::codes(b, batch, columns.start + first + j, inner.clone()),
+                    true => of_columns.column(columns.start + first + j),
                     false => &[],
                 });
                 for line in 0..lines {
@@ -109,8 +110,9 @@ pub(crate) fn ask(b: &Side<'_>, batch: usize, columns: Range<usize>, inner: Rang
         return;
     }
     let some = columns.start + columns.len() * part / parts..columns.start + columns.len() * (part + 1) / parts;
+    let codes = Codes::of(b, batch, inner);
     for o in some {
-        for line in columns::codes(b, batch, o, inner.clone()).chunks(64) {
+        for line in codes.column(o).chunks(64) {
             // SAFETY: nothing is read.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
         }

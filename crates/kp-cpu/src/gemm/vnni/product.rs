@@ -21,8 +21,8 @@ use crate::{
     act::Tail,
     gemm::{
         few::{
-            columns::{self, bytes_mut},
-            lists,
+            columns::{Codes, bytes_mut},
+            lists::Lists,
         },
         finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
         product::{self, Item, Product, Summing, Sums},
@@ -199,7 +199,7 @@ impl<E: Tail> Tiles<E> {
             let sums = numbers_mut::<i32>(bytes_mut(taken));
             let is_plain = self.spec.a.order == Order::Row && self.spec.a.dtype() == DType::I8;
             if is_plain {
-                let row = columns::codes(&product.a, item.row_batch, item.row + row, 0..k);
+                let row = Codes::of(&product.a, item.row_batch, 0..k).column(item.row + row);
                 // SAFETY: `supports` asked for the features.
                 unsafe { ready(row, bits, codes, self.segment, sums) };
             } else {
@@ -235,14 +235,8 @@ impl<E: Tail> Tiles<E> {
                 for (s, scale) in scales.iter_mut().enumerate() {
                     // SAFETY: as above.
                     unsafe {
-                        lists::scales(
-                            &product.a,
-                            item.row_batch,
-                            item.row + row,
-                            s * self.segment,
-                            self.segment,
-                            &mut list[..1],
-                        );
+                        Lists::new(&product.a, item.row_batch, s * self.segment, self.segment)
+                            .scales(item.row + row, &mut list[..1]);
                     }
                     *scale = list[0];
                 }
@@ -288,10 +282,11 @@ impl<E: Tail> Tiles<E> {
                         unsafe { transposed_numbers(list, count, &mut to[first..], width) };
                     }
                 };
+                let lists = Lists::new(b, item.b, inner.start, self.segment);
                 if self.b_varies {
                     gather(scales, 0.0, &|o, list| {
                         // SAFETY: as above.
-                        unsafe { lists::scales(b, item.b, o, inner.start, self.segment, list) };
+                        unsafe { lists.scales(o, list) };
                     });
                 } else {
                     scales[..count * width].fill(1.0);
@@ -299,7 +294,7 @@ impl<E: Tail> Tiles<E> {
                 if b.matrix.format.has_zero() {
                     gather(zeros, offset as f32, &|o, list| {
                         // SAFETY: as above.
-                        unsafe { lists::zeros(b, item.b, o, inner.start, self.segment, list) };
+                        unsafe { lists.zeros(o, list) };
                     });
                 }
             }
