@@ -1,10 +1,14 @@
 """kp beside a rival: what the scripts of this folder share. A row is one problem and the rival's time on it."""
 
-import json, math, subprocess, sys
+import json, math, pathlib, subprocess, sys
+
+# A record names the commit of the folder that kp runs in.
+HOME = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run_kp(kp, folder, suite, times, options, environment=None):
     """Times kp with `options` on the problems of `times` (problem → peer, nanoseconds) and keeps the record below `folder`."""
+    kp, folder = str(pathlib.Path(kp).resolve()), folder.resolve()
     file = folder / f"{suite}.txt"
     file.write_text("".join(problem + "\n" for problem in times))
     peers = folder / "peers.jsonl"
@@ -12,7 +16,7 @@ def run_kp(kp, folder, suite, times, options, environment=None):
     peers.write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [kp, "bench", str(file), *options, "--peers", str(peers), "--record", str(folder), "--quiet", "--no-check", "--json"]
     # The record has what is printed.
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment, cwd=HOME)
 
 
 def merge(folder, suite, times):

@@ -191,7 +191,7 @@ def int4_weights(m, n, k):
 SQUARES = (256, 512, 1024, 2048)
 WEIGHTS = [(m, n, 4096) for n in (4096, 11008) for m in (1, 8, 128, 512)]
 # How a constant B is best arranged for kp.
-PANEL = {"f32": "panel64x1", "bf16": "panel64x1"}
+PANEL = {"f32": "panel64x1", "bf16": "panel64x1", "i8": "panel64x4"}
 
 
 def products(dtype):
@@ -224,7 +224,8 @@ def eight_bit_products():
     for m, n, k in WEIGHTS:
         cold = m <= 8
         rivals = {"torch u8s8": int8_static(m, n, k, cold), "torch dynamic": int8_dynamic(m, n, k, cold)}
-        rows.append(Row(f"gemm 1x{m}x{n}x{k} i8@row:i8@row:f32 b=col", cold, **rivals))
+        for order in ("col", PANEL["i8"]):
+            rows.append(Row(f"gemm 1x{m}x{n}x{k} i8@row:i8@row:f32 b={order}", cold, **rivals))
         rows.append(Row(f"gemm 1x{m}x{n}x{k} bf16:i8@row:bf16 b=col", cold, **{"torch int8pack": int8_weights(m, n, k, cold)}))
     return rows
 
