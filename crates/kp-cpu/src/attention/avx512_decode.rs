@@ -12,8 +12,8 @@
 //! masks that leave an interval. Splits depend on how many sequences there are, so not `batch-invariant`.
 
 use super::{
-    chunk::{Dims, Inputs, base},
-    places::{Places, Rows, lse_index},
+    chunk::{Inputs, base},
+    places::{Dims, Places, Rows, lse_index},
     plan::SOURCES,
     product::LANES,
     sight::Tile,

@@ -13,9 +13,10 @@
 //! key adds exactly nothing: a row's bits depend on its own sequence only. Scores are in units of ln 2.
 
 use super::{
-    places::Source,
+    places::{Dims, Source},
     product::{LANES, Multiply, Product, Spread, Start, Weight, product_seen},
     sight::{Lanes, Panel, Sight, Tile},
+    soon::Soon,
     turn::{Turns, turn},
 };
 use crate::simd::{
@@ -50,36 +51,6 @@ pub(crate) struct Inputs<'a, R> {
     /// One over the cap, and the cap in units of ln 2.
     pub(crate) softcap: Option<(R, R)>,
     pub(crate) dims: Dims,
-}
-
-/// Numbers of a head of Q and K and of V, and the distances at which their rows lie in cache.
-#[derive(Clone, Copy)]
-pub(crate) struct Dims {
-    pub(crate) qk: usize,
-    pub(crate) v: usize,
-    /// Both rounded up to whole lanes; the last ones are zeros.
-    pub(crate) qk_width: usize,
-    pub(crate) v_width: usize,
-}
-
-impl Dims {
-    pub(crate) fn new(spec: &AttentionSpec) -> Self {
-        let (qk, v) = (spec.qk_dim as usize, spec.v_dim as usize);
-        Self { qk, v, qk_width: qk.next_multiple_of(LANES), v_width: v.next_multiple_of(LANES) }
-    }
-
-    /// An odd multiple of the lanes, so that the same column of many rows is not in one set of the cache.
-    pub(crate) fn ld(width: usize) -> usize {
-        ((width / LANES) | 1) * LANES
-    }
-
-    pub(crate) fn qk_ld(&self) -> usize {
-        Self::ld(self.qk_width)
-    }
-
-    pub(crate) fn v_ld(&self) -> usize {
-        Self::ld(self.v_width)
-    }
 }
 
 impl<'a, R: Arith> Inputs<'a, R> {
@@ -225,6 +196,9 @@ fn many_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
         let end = keys.end.min(start + BLOCK);
         inputs.k.read_rows(tile, start..end, k_ld, room.k);
         inputs.v.read_rows(tile, start..end, v_ld, room.v);
+        let next = end..tile.end.min(end + BLOCK);
+        let blocks = tile.rows.div_ceil(PANEL) * (end - start + v_width).div_ceil(MR);
+        let mut soon = Soon::of([&inputs.k, &inputs.v], tile, next, blocks);
         let mut finite = None;
         for first in (0..tile.rows).step_by(PANEL) {
             let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), (start, end)) else { continue };
@@ -237,6 +211,7 @@ fn many_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
                 b: (&room.q[first * qk_width..], PANEL),
                 start: Start::Zero,
                 out: (room.s, PANEL),
+                soon: Some(&mut soon),
             });
             let s = &mut room.s[..panel.keys * PANEL];
             shape::<I, R>(inputs, &panel, Lanes::Rows, s, None);
@@ -254,6 +229,7 @@ fn many_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
                 b: (s, PANEL),
                 start: Start::ByLane(&factors),
                 out: (&mut state.acc[first * v_width..], PANEL),
+                soon: Some(&mut soon),
             };
             // 0 times NaN would let a hidden key show.
             if (panel.all && !picks) || *finite.get_or_insert_with(|| all_finite(room.v, (end - start, v_width), v_ld))
@@ -295,6 +271,7 @@ fn few_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
             b: (room.k_columns, BLOCK),
             start: Start::Zero,
             out: (room.s, BLOCK),
+            soon: None,
         });
         let s = &mut room.s[..rows * BLOCK];
         shape::<I, R>(inputs, &panel, Lanes::Keys, s, None);
@@ -314,6 +291,7 @@ fn few_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
             b: (room.v, v_ld),
             start: Start::ByRow(&factors),
             out: (state.acc, v_width),
+            soon: None,
         };
         if (panel.all && !picks) || all_finite(room.v, (panel.keys, v_width), v_ld) {
             multiply::<I, R, MR, LV>(product);

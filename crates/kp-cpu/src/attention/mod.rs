@@ -10,6 +10,7 @@ pub(crate) mod product;
 pub(crate) mod read;
 pub(crate) mod sight;
 mod sixteen;
+pub(crate) mod soon;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod turn;

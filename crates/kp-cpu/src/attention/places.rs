@@ -1,6 +1,6 @@
 //! Where the tokens of each sequence lie, dense, padded, packed or paged.
 
-use super::read::by_type;
+use super::{product::LANES, read::by_type};
 use crate::numbers::{self, Real, index, small};
 use kp_hal::{
     DType,
@@ -47,6 +47,36 @@ impl Rows {
     /// The first element of a row.
     pub(crate) fn first(&self, (sequence, token): Token, head: usize) -> usize {
         sequence * self.sequence + head * self.head + token * self.ld
+    }
+}
+
+/// Numbers of a head of Q and K and of V, and the distances at which their rows lie in cache.
+#[derive(Clone, Copy)]
+pub(crate) struct Dims {
+    pub(crate) qk: usize,
+    pub(crate) v: usize,
+    /// Both rounded up to whole lanes; the last ones are zeros.
+    pub(crate) qk_width: usize,
+    pub(crate) v_width: usize,
+}
+
+impl Dims {
+    pub(crate) fn new(spec: &AttentionSpec) -> Self {
+        let (qk, v) = (spec.qk_dim as usize, spec.v_dim as usize);
+        Self { qk, v, qk_width: qk.next_multiple_of(LANES), v_width: v.next_multiple_of(LANES) }
+    }
+
+    /// An odd multiple of the lanes, so that the same column of many rows is not in one set of the cache.
+    pub(crate) fn ld(width: usize) -> usize {
+        ((width / LANES) | 1) * LANES
+    }
+
+    pub(crate) fn qk_ld(&self) -> usize {
+        Self::ld(self.qk_width)
+    }
+
+    pub(crate) fn v_ld(&self) -> usize {
+        Self::ld(self.v_width)
     }
 }
 

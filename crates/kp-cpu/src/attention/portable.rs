@@ -12,9 +12,9 @@
 //! neither on the number of threads nor on other rows. Scratch does not grow with the number of keys.
 
 use super::{
-    chunk::{BLOCK, CHUNK, Dims, Inputs, Job, PANEL, Room, State, Task, base},
+    chunk::{BLOCK, CHUNK, Inputs, Job, PANEL, Room, State, Task, base},
     machine::{self, Compiled, Machine},
-    places::{Places, Rows, lse_index},
+    places::{Dims, Places, Rows, lse_index},
     plan::{self, Code, SOURCES, Tiling},
     sight::Tile,
 };

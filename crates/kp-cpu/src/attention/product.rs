@@ -9,6 +9,7 @@
 //! Every element is one chain of multiply-adds in the order of t, whatever the blocking: the factors of a product may
 //! change places, and its rows may be computed in any company.
 
+use super::soon::Soon;
 use crate::simd::{Isa, Work, arith::Arith, vector::Vectors};
 use std::marker::PhantomData;
 
@@ -41,6 +42,8 @@ pub(crate) struct Product<'a, R> {
     pub(crate) b: (&'a [R], usize),
     pub(crate) start: Start<'a, R>,
     pub(crate) out: (&'a mut [R], usize),
+    /// What to ask for meanwhile.
+    pub(crate) soon: Option<&'a mut Soon>,
 }
 
 /// Lanes come in multiples of the longest vector there is.
@@ -112,6 +115,9 @@ unsafe fn block<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(
     first: usize,
     lane: usize,
 ) {
+    if let Some(soon) = &mut p.soon {
+        soon.ask();
+    }
     let mut sums = [[I::splat(R::ZERO); LV]; MR];
     for i in 0..MR {
         for v in 0..LV {

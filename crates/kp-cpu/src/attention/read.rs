@@ -5,6 +5,7 @@ use super::{
     places::{Source, each},
     product::LANES,
     sight::Tile,
+    soon::{LINE, prefetch},
     turn::{Turns, turn},
 };
 use crate::{
@@ -128,33 +129,24 @@ impl Source<'_> {
     /// Asks for the keys a block after these: where little is computed, memory would rest meanwhile.
     #[inline(always)]
     pub(crate) fn expect(&self, tile: &Tile<'_>, keys: Range<usize>) {
-        let bits = self.rows.dtype.bits() as usize;
-        let bytes = self.rows.dim * bits / 8;
         let next = keys.start + BLOCK..tile.end.min(keys.end + BLOCK).max(keys.start + BLOCK);
-        for (_, token, count) in tile.sequence.stretches(next) {
-            let first = self.rows.first(token, tile.kv_head);
-            for i in 0..count {
-                let at = (first + i * self.rows.ld) * bits / 8;
-                for line in (at..at + bytes).step_by(LINE) {
-                    prefetch(&self.codes[line]);
-                }
-            }
+        let (count, mut at) = (next.len(), [std::ptr::null(); BLOCK]);
+        let lines = self.starts(tile, next, &mut at);
+        for row in &at[..count] {
+            (0..lines).for_each(|line| prefetch(row.wrapping_add(LINE * line)));
         }
     }
-}
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// Starts moving a line towards the second-level cache.
-#[inline(always)]
-fn prefetch(byte: &u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, about memory that is there.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(byte).cast());
+    /// Where at most a block of keys begin, and how many lines each takes at least.
+    #[inline(always)]
+    pub(super) fn starts(&self, tile: &Tile<'_>, keys: Range<usize>, out: &mut [*const u8]) -> usize {
+        let bits = self.rows.dtype.bits() as usize;
+        for (at, token, count) in tile.sequence.stretches(keys) {
+            let first = self.rows.first(token, tile.kv_head);
+            for (i, out) in out[at..at + count].iter_mut().enumerate() {
+                *out = self.codes.as_ptr().wrapping_add((first + i * self.rows.ld) * bits / 8);
+            }
+        }
+        (self.rows.dim * bits / 8).div_ceil(LINE)
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = byte;
 }

@@ -176,6 +176,7 @@ fn add_pair<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(inputs: &In
         b: (rows.q, PANEL),
         start: Start::Zero,
         out: (room.p, PANEL),
+        soon: None,
     });
     let [p, grad, steepness] = [&mut *room.p, &mut *room.grad, &mut *room.steepness].map(|s| &mut s[..count * PANEL]);
     shape::<I, R>(inputs, &panel, Lanes::Rows, p, Some(steepness));
@@ -191,6 +192,7 @@ fn add_pair<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(inputs: &In
         b: (rows.grad_o, PANEL),
         start: Start::Zero,
         out: (grad, PANEL),
+        soon: None,
     });
     weigh::<I, R>(p, grad, rows.lse, rows.d);
     if inputs.softcap.is_some() {
@@ -212,6 +214,7 @@ fn add_pair<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(inputs: &In
                 b: (x, ld),
                 start: Start::Sums,
                 out: (sums, width),
+                soon: None,
             };
             add::<I, R, MR, LV>(whole || all_finite(x, (there, width), ld), product, Weight::A);
         }
@@ -225,6 +228,7 @@ fn add_pair<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(inputs: &In
             b: (grad, PANEL),
             start: Start::Sums,
             out: (of_q, PANEL),
+            soon: None,
         };
         add::<I, R, MR, LV>(whole || all_finite(k, (count, dims.qk_width), qk_ld), product, Weight::B);
     }

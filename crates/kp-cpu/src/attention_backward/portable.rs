@@ -13,9 +13,9 @@
 use super::pair::{Pair, PairJob, RAISE, RowRoom, ScoreRoom, Task};
 use crate::{
     attention::{
-        chunk::{BLOCK, Dims, Inputs, PANEL},
+        chunk::{BLOCK, Inputs, PANEL},
         machine::{self, Compiled, Machine},
-        places::{Places, Rows, Sequence, Source, lse_index},
+        places::{Dims, Places, Rows, Sequence, Source, lse_index},
         plan::{self, Code, SOURCES},
         sight::Tile,
     },
