@@ -61,9 +61,9 @@ def rivals(model_dir, folder, threads):
         load = transformers.BertModel.from_pretrained
         return Hidden(load(model_dir, dtype=dtype, attn_implementation=attention, add_pooling_layer=False)).eval()
 
-    f32 = torch_model()
+    found = {"f32": {"torch": torch_model()}, "bf16": {"torch": torch_model(torch.bfloat16)}}
     eight = torch.ao.quantization.quantize_dynamic(torch_model(), {torch.nn.Linear}, dtype=torch.qint8)
-    found = {"f32": {"torch": f32}, "bf16": {"torch": torch_model(torch.bfloat16)}, "int8": {"torch": eight}}
+    found["int8"] = {"torch": eight}
     if onnxruntime:
         plain, fused, codes = (folder / name for name in ("plain.onnx", "fused.onnx", "codes.onnx"))
         example = (torch.ones(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.long))
@@ -71,7 +71,9 @@ def rivals(model_dir, folder, threads):
         torch.onnx.export(torch_model(attention="eager"), example, plain, input_names=["ids", "mask"], output_names=["hidden"],
                           dynamic_axes=axes, dynamo=False, opset_version=17)
         optimizer.optimize_model(str(plain), model_type="bert", num_heads=12, hidden_size=384).save_model_to_file(str(fused))
-        quantize_dynamic(fused, codes, weight_type=QuantType.QInt8, per_channel=True, extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT})
+        # What the optimizer fuses has no type that the quantizer could infer.
+        types = {"DefaultTensorType": onnx.TensorProto.FLOAT}
+        quantize_dynamic(fused, codes, weight_type=QuantType.QInt8, per_channel=True, extra_options=types)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
 
