@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What must hold besides the tests: format, lints, documentation, feature sets, compiler version, tidy, loom, dependencies, build time,
-# device code.
+# device code, Vulkan on a processor.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . ci/steps.sh
@@ -88,4 +88,7 @@ cargo xtask kernels --check
 # A program that embeds a pack, on a machine without a compiler.
 cargo xtask kernels --arch sm_90a --out target/kernels/ci.pack gemm/simt_store
 KP_NVRTC=/nowhere KP_NVIDIA_PACK=$PWD/target/kernels/ci.pack cargo test -p kp-nvidia --features pack --lib compile::pack
+
+step "vulkan"
+ci/vulkan.sh
 end_step

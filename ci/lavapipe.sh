@@ -1,6 +1,6 @@
 # Brings lavapipe, Mesa's Vulkan driver for processors, in a version with VK_KHR_cooperative_matrix, beside whatever the machine has;
-# and the SPIR-V validator. Source it and call `bring_lavapipe`: it sets KP_LAVAPIPE, a command that runs a program with them, and
-# SPIRV_VAL, or fails saying why.
+# and the SPIR-V validator. Source it; `suits_lavapipe` says whether this machine can have them, or why not, and `bring_lavapipe` sets
+# KP_LAVAPIPE, a command that runs a program with them, and SPIRV_VAL, or fails saying why.
 #
 # The packages are those of newer Debian releases, unpacked and not installed: a program runs with their libraries by their own
 # dynamic linker. Nothing of the machine changes.
@@ -8,17 +8,28 @@
 lavapipe_home=$PWD/target/ci-tools/lavapipe
 spirv_home=$PWD/target/ci-tools/spirv-tools
 
+debian_keys=/usr/share/keyrings/debian-archive-keyring.gpg
+
+# Where this machine has Debian's packages from; nothing on another system.
+archive() {
+    sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1
+}
+
+suits_lavapipe() {
+    [ "$(uname -m)" = x86_64 ] || { echo "it is brought for x86_64 only"; return 1; }
+    [ -n "$(archive)" ] && [ -e "$debian_keys" ] || { echo "this is no Debian whose packages could be unpacked"; return 1; }
+}
+
 # unpack HOME SUITE EXTRA-SUITE PACKAGE...: resolves packages of a suite as if nothing were installed, and unpacks them in HOME.
 unpack() {
     local home=$1 suite=$2 extra=$3
     shift 3
-    local archive keys=/usr/share/keyrings/debian-archive-keyring.gpg
-    archive=$(sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
-    [ -n "$archive" ] && [ -e "$keys" ] || { echo "this is no Debian whose packages could be unpacked"; return 1; }
+    local archive
+    archive=$(archive)
     rm -rf "$home"
     mkdir -p "$home"/{lists/partial,cache/archives/partial,root}
     : >"$home/status"
-    printf "deb [signed-by=$keys] $archive %s main\n" "$suite" ${extra:+"$extra"} >"$home/sources.list"
+    printf "deb [signed-by=$debian_keys] $archive %s main\n" "$suite" ${extra:+"$extra"} >"$home/sources.list"
     cat >"$home/apt.conf" <<CONF
 Dir::State::Lists "$home/lists";
 Dir::State::status "$home/status";
@@ -44,7 +55,6 @@ linked() {
 }
 
 bring_lavapipe() {
-    [ "$(uname -m)" = x86_64 ] || { echo "lavapipe is brought for x86_64 only"; return 1; }
     local driver=$lavapipe_home/root/usr/lib/x86_64-linux-gnu/libvulkan_lvp.so
     [ -e "$driver" ] ||
         unpack "$lavapipe_home" trixie trixie-backports mesa-vulkan-drivers libvulkan1 vulkan-validationlayers || return 1

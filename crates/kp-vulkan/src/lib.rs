@@ -38,6 +38,7 @@ mod fault;
 mod gather;
 mod gemm;
 mod graph;
+mod grouped_gemm;
 mod launch;
 mod layouts;
 mod memory;
@@ -74,6 +75,7 @@ pub static KERNELS: Kernels = Kernels {
     dequantize: dequantize::LIST,
     gather: gather::LIST,
     gemm: gemm::LIST,
+    grouped_gemm: grouped_gemm::LIST,
     norm: norm::LIST,
     quantize: quantize::LIST,
     reduce: reduce::LIST,

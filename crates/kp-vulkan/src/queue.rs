@@ -189,13 +189,14 @@ impl Queue for VulkanQueue {
         for (turn, from) in dst.chunks_mut(TURN).zip((src.addr()..).step_by(TURN)) {
             let mut places = Vec::with_capacity(TURN / SLOT_BYTES);
             for (piece, from) in turn.chunks(SLOT_BYTES).zip((from..).step_by(SLOT_BYTES)) {
-                let place = self.place(piece.len())?;
+                let place = self.place_to_read(piece.len())?;
                 // SAFETY: `src` is borrowed until the queue is empty, below; the place is given to nobody else before.
                 unsafe { self.enqueue_copy(place.addr, from, piece.len() as u64) }?;
                 places.push(place);
             }
             self.finish()?;
             turn.chunks_mut(SLOT_BYTES).zip(places).for_each(|(piece, place)| place.read(piece));
+            self.all_read();
         }
         self.finish()
     }

@@ -21,6 +21,8 @@ struct Slot {
     used: usize,
     /// The value behind the last copy.
     until: u64,
+    /// Whether the host is still to read what a copy brings, however long that has been done.
+    unread: bool,
 }
 
 // SAFETY: the memory belongs to `held`, which is `Send`; the pointer is only where the host sees it.
@@ -46,8 +48,8 @@ impl VulkanQueue {
         let timeline = self.timeline().clone();
         let submitted = timeline.submitted();
         if self.staging.0.back().is_none_or(|slot| SLOT_BYTES - slot.used < bytes) {
-            let oldest = self.staging.0.front().map(|slot| slot.until).filter(|&until| until <= submitted);
-            let again = match oldest {
+            let oldest = self.staging.0.front().filter(|slot| slot.until <= submitted && !slot.unread);
+            let again = match oldest.map(|slot| slot.until) {
                 None => false,
                 Some(until) => {
                     let reached = timeline.has_reached(until);
@@ -63,7 +65,7 @@ impl VulkanQueue {
             } else {
                 let held = self.owner().memory_pool().alloc(SLOT_BYTES as u64, MemoryKind::Pinned)?;
                 let host = held.host().expect("pinned memory is the host's");
-                self.staging.0.push_back(Slot { held, host, used: 0, until: 0 });
+                self.staging.0.push_back(Slot { held, host, used: 0, until: 0, unread: false });
             }
         }
         let slot = self.staging.0.back_mut().expect("one was just made or found");
@@ -74,6 +76,21 @@ impl VulkanQueue {
         // SAFETY: the slot is longer than that.
         let host = unsafe { slot.host.add(at) };
         Ok(Place { addr: slot.held.addr() + at as u64, host, bytes })
+    }
+
+    /// The same for a copy to the host: it stays nobody else's until [`Self::all_read`].
+    ///
+    /// # Errors
+    /// As [`Self::place`].
+    pub(crate) fn place_to_read(&mut self, bytes: usize) -> Result<Place> {
+        let place = self.place(bytes)?;
+        self.staging.0.back_mut().expect("it has the place").unread = true;
+        Ok(place)
+    }
+
+    /// Notes that the host has read all that copies brought.
+    pub(crate) fn all_read(&mut self) {
+        self.staging.0.iter_mut().for_each(|slot| slot.unread = false);
     }
 }
 

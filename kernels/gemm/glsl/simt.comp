@@ -1,26 +1,31 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// also open: OPEN=1 OPEN_OPERANDS=1
+// also open: OPEN=1
+// also whole: WHOLE=1
+// also whole_open: WHOLE=1 OPEN=1
 
-// D = A·B on the ordinary arithmetic units, for floats of 32 bits and fewer in every order.
+// D = A·B on the ordinary arithmetic units, in every form: types of 32 bits and fewer in every order, scaled or not, sparse or not,
+// rows in groups or not.
 //
 //        BN                  A group makes tiles of BM × BN, one after the other. A step brings BK columns of A and BK rows
-//      ┌─────┐ BK            of B to shared memory as f32; each thread adds TM × TN products to as many sums, those of rows
-//   BM │ . . │               BM/TM apart and of pairs of columns 2·BN/TN apart, so that neighbours read neighbouring words.
-//      └─────┘
+//      ┌─────┐ BK            of B to shared memory, floats with their scales; each thread adds TM × TN products to as many sums,
+//   BM │ . . │               those of rows BM/TM apart and of pairs of columns 2·BN/TN apart, so that neighbours read
+//      └─────┘               neighbouring words.
+//
+// WHOLE: codes are whole numbers, and so are their sums, exactly; steps end where scales change, and each such block's sum is scaled
+// and added to totals of f32.
 //
 // Products of a sum are added one after the other in order of k, so a row's bits depend on nothing but the row.
 // Limits: sizes below 2^31. Threads of a group: BM/TM · BN/TN.
 
-#include "gemm/glsl/finish.glsl"
-#include "gemm/glsl/operands.glsl"
+#include "gemm/glsl/product.glsl"
 
-layout(constant_id = 12) const uint BM = 64u;
-layout(constant_id = 13) const uint BN = 64u;
-layout(constant_id = 14) const uint BK = 16u;
-layout(constant_id = 15) const uint TM = 4u;
-layout(constant_id = 16) const uint TN = 4u;
-layout(local_size_x_id = 17) in;
+layout(constant_id = 21) const uint BM = 64u;
+layout(constant_id = 22) const uint BN = 64u;
+layout(constant_id = 23) const uint BK = 16u;
+layout(constant_id = 24) const uint TM = 4u;
+layout(constant_id = 25) const uint TN = 4u;
+layout(local_size_x_id = 26) in;
 
 const uint THREADS = BM / TM * (BN / TN);
 // A word more than a row has: a column's words lie in different banks.
@@ -33,43 +38,122 @@ const uint B_PART = BK * A_ROW;
 const uint DONE = BM / TM * BN;
 const uint PARTS = B_PART + BK * B_ROW;
 
-shared float parts[PARTS > DONE ? PARTS : DONE];
+#ifdef WHOLE
+#define NUMBER int
+#else
+#define NUMBER float
+#endif
+
+shared NUMBER parts[PARTS > DONE ? PARTS : DONE];
+
+// Where a tile is.
+struct Tile {
+    uint group;
+    // Which matrix of A and D.
+    uint which;
+    uint row_0;
+    uint col_0;
+    // The row behind the last that is this tile's to store.
+    uint end;
+};
+
+// The tile number `at`; false if there is none. Groups have as many rows of tiles as they need.
+bool tile_at(uint64_t at, out Tile tile) {
+    const uint tiles_n = (n + BN - 1u) / BN;
+    const uint64_t down = at / tiles_n;
+    tile.col_0 = uint(at - down * tiles_n) * BN;
+    if ((FLAGS & (CONTIGUOUS | MASKED)) == 0u) {
+        const uint per_matrix = (m + BM - 1u) / BM;
+        tile.group = uint(down / per_matrix);
+        tile.which = tile.group;
+        tile.row_0 = uint(down - uint64_t(tile.group) * per_matrix) * BM;
+        tile.end = m;
+        return tile.group < batch;
+    }
+    uint left = uint(down);
+    for (uint g = 0u; g < batch; g++) {
+        const uvec2 rows = group_rows(g);
+        const uint tiles = (max(rows.y, rows.x) - rows.x + BM - 1u) / BM;
+        if (left < tiles) {
+            tile.group = g;
+            tile.which = (FLAGS & MASKED) != 0u ? g : 0u;
+            tile.row_0 = rows.x + left * BM;
+            tile.end = rows.y;
+            return true;
+        }
+        left -= tiles;
+    }
+    return false;
+}
+
+#ifdef WHOLE
+// The number as f32, its last bit set where it is cut off: rounded again to fewer bits, it is as if it were rounded once.
+float odd(int sum) {
+    const bool fits = sum > -(1 << 24) && sum < 1 << 24;
+    return fits ? float(sum) : float((sum >> 8 | ((sum & 255) != 0 ? 1 : 0)) << 8);
+}
+#endif
 
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint across = thread % (BN / TN);
     const uint down = thread / (BN / TN);
-    const uint tiles_n = (n + BN - 1u) / BN;
-    const uint64_t per_matrix = uint64_t((m + BM - 1u) / BM) * tiles_n;
-    for (uint64_t tile = gl_WorkGroupID.x; tile < per_matrix * batch; tile += gl_NumWorkGroups.x) {
-        const uint which = uint(tile / per_matrix);
-        const uint64_t place = tile - which * per_matrix;
-        const uint row_0 = uint(place / tiles_n) * BM;
-        const uint col_0 = uint(place % tiles_n) * BN;
-        const uint64_t a_origin = which * a_stride;
-        const uint64_t b_origin = which * b_stride;
-        float sums[TM * TN];
+    Tile tile;
+    for (uint64_t at = gl_WorkGroupID.x; tile_at(at, tile); at += gl_NumWorkGroups.x) {
+        group_at_work = tile.group;
+        row_end = tile.end;
+        NUMBER sums[TM * TN];
         [[unroll]] for (uint i = 0u; i < TM * TN; i++) {
-            sums[i] = 0.0;
+            sums[i] = NUMBER(0);
         }
-        for (uint k_0 = 0u; k_0 < k; k_0 += BK) {
+#ifdef WHOLE
+        const bool scaled = has(A_SCALE) || has(B_SCALE);
+        float totals[TM * TN];
+        [[unroll]] for (uint i = 0u; i < TM * TN; i++) {
+            totals[i] = 0.0;
+        }
+#endif
+        for (uint k_0 = 0u, k_end; k_0 < k; k_0 = k_end) {
+            k_end = min(k_0 + BK, k);
+#ifdef WHOLE
+            // Blocks may have more elements than there are.
+            k_end = min(k_end, min(A_INNER < k ? (k_0 / A_INNER + 1u) * A_INNER : k, B_INNER < k ? (k_0 / B_INNER + 1u) * B_INNER : k));
+#endif
             // Neighbouring threads read neighbouring elements, whichever index is contiguous.
             for (uint e = thread; e < BM * BK; e += THREADS) {
                 const uint r = A_FORM == 0u ? e / BK : e % BM;
                 const uint s = A_FORM == 0u ? e % BK : e / BM;
-                const bool inside = row_0 + r < m && k_0 + s < k;
-                parts[s * A_ROW + r] = inside ? number_at(a, a_place(a_origin, row_0 + r, k_0 + s), A_TYPE) : 0.0;
+                const uint row = tile.row_0 + r;
+                NUMBER x = NUMBER(0);
+                if (row < tile.end && k_0 + s < k_end) {
+                    const float code = a_code(tile.which, row, k_0 + s);
+#ifdef WHOLE
+                    x = int(code);
+#else
+                    x = code * a_factor(tile.which, row, k_0 + s);
+#endif
+                }
+                parts[s * A_ROW + r] = x;
             }
             for (uint e = thread; e < BN * BK; e += THREADS) {
                 const uint r = B_FORM == 0u ? e % BN : e / BK;
                 const uint s = B_FORM == 0u ? e / BN : e % BK;
-                const bool inside = col_0 + r < n && k_0 + s < k;
-                parts[B_PART + s * B_ROW + r] = inside ? number_at(b, b_place(b_origin, k_0 + s, column(col_0 + r)), B_TYPE) : 0.0;
+                const uint col = column(tile.col_0 + r);
+                NUMBER y = NUMBER(0);
+                if (tile.col_0 + r < n && k_0 + s < k_end) {
+                    const float code = b_code(tile.group, k_0 + s, col);
+#ifdef WHOLE
+                    y = int(code);
+#else
+                    y = code * b_factor(tile.group, k_0 + s, col);
+#endif
+                }
+                parts[B_PART + s * B_ROW + r] = y;
             }
             barrier();
             [[dont_unroll]] for (uint s = 0u; s < BK; s++) {
-                float rows[TM];
-                float cols[TN];
+                NUMBER rows[TM];
+                NUMBER cols[TN];
                 [[unroll]] for (uint i = 0u; i < TM; i++) {
                     rows[i] = parts[s * A_ROW + down + i * (BM / TM)];
                 }
@@ -83,21 +167,57 @@ void main() {
                 }
             }
             barrier();
+#ifdef WHOLE
+            if (scaled && (k_end == k || k_end % A_INNER == 0u || k_end % B_INNER == 0u)) {
+                [[dont_unroll]] for (uint i = 0u; i < TM; i++) {
+                    const uint row = min(tile.row_0 + down + i * (BM / TM), m - 1u);
+                    const float of_row = a_factor(tile.which, row, k_0);
+                    [[dont_unroll]] for (uint j = 0u; j < TN; j++) {
+                        const uint col = min(tile.col_0 + 2u * across + j / 2u * (2u * BN / TN) + j % 2u, n - 1u);
+                        const float scale = of_row * b_factor(tile.group, k_0, column(col));
+                        totals[i * TN + j] += odd(sums[i * TN + j]) * scale;
+                        sums[i * TN + j] = 0;
+                    }
+                }
+            }
+#endif
         }
         // A row of every thread's at a time through shared memory: what follows the sums is long, and stands here once.
         [[dont_unroll]] for (uint i = 0u; i < TM; i++) {
             [[unroll]] for (uint each = 0u; each < TM; each++) {
                 if (each == i) {
                     [[unroll]] for (uint j = 0u; j < TN; j++) {
-                        parts[down * BN + 2u * across + j / 2u * (2u * BN / TN) + j % 2u] = sums[each * TN + j];
+                        const uint place = down * BN + 2u * across + j / 2u * (2u * BN / TN) + j % 2u;
+#ifdef WHOLE
+                        parts[place] = scaled ? floatBitsToInt(totals[each * TN + j]) : sums[each * TN + j];
+#else
+                        parts[place] = sums[each * TN + j];
+#endif
                     }
                 }
             }
             barrier();
             for (uint e = thread; e < DONE / 2u; e += THREADS) {
-                const uint row = 2u * e / BN;
-                const uint col = 2u * e % BN;
-                finished(parts[2u * e], parts[2u * e + 1u], which, row_0 + row + i * (BM / TM), col_0 + col);
+                const uint row = tile.row_0 + 2u * e / BN + i * (BM / TM);
+                const uint col = tile.col_0 + 2u * e % BN;
+#ifdef WHOLE
+                const ivec2 both = ivec2(parts[2u * e], parts[2u * e + 1u]);
+                const bool alone = ACT == IDENTITY && GATE == GATE_NONE && (FLAGS & ~(BY_COLUMNS | CONTIGUOUS | MASKED)) == 0u
+                    && alpha == 1.0 && (ADDEND == ADDEND_NONE || beta == 0.0);
+                if (!scaled && alone && D_TYPE == I32) {
+                    // More digits than a float has.
+                    [[unroll]] for (uint j = 0u; j < 2u; j++) {
+                        if (row < tile.end && col + j < n) {
+                            store_code(d, d_place(tile.which, row, col + j), I32, uint(both[j]));
+                        }
+                    }
+                } else {
+                    const vec2 real = scaled ? intBitsToFloat(both) : vec2(odd(both.x), odd(both.y));
+                    finished(real.x, real.y, tile.which, row, col);
+                }
+#else
+                finished(parts[2u * e], parts[2u * e + 1u], tile.which, row, col);
+#endif
             }
             barrier();
         }

@@ -20,14 +20,14 @@ uint64_t b_scale_place(uint which, uint row, uint col) {
 }
 
 float b_scale(uint64_t place) {
-    return number_at(given[at_b_scale()], place, B_SCALE_TYPE);
+    return number_at(given[AT_B_SCALE], place, B_SCALE_TYPE);
 }
 
 // What multiplies all scales.
 float b_global() {
-    return (FLAGS & B_GLOBAL) != 0u ? number_at(given[at_b_scale() + 1u], 0ul, F32) : 1.0;
+    return (FLAGS & B_GLOBAL) != 0u ? number_at(given[AT_B_SCALE + 1u], 0ul, F32) : 1.0;
 }
 
 float b_zero(uint64_t place) {
-    return number_at(given[at_b_scale() + 1u], place, U8);
+    return number_at(given[AT_B_SCALE + 1u], place, U8);
 }

@@ -21,7 +21,8 @@ const KINDS: [MemoryKind; 2] = [MemoryKind::Device, MemoryKind::Pinned];
 fn round_trips(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {
     let mut queue = device.clone().queue()?;
     for kind in KINDS {
-        for bytes in [1, 3, 255, 256, 4099, 1 << 20] {
+        // The last is more than is staged at once.
+        for bytes in [1, 3, 255, 256, 4099, 1 << 20, (5 << 20) + 3] {
             let (sent, mut got) = (pattern(bytes, 1), vec![0; bytes]);
             let mut buffer = device.clone().alloc(bytes as u64, kind)?;
             ensure(buffer.bytes() == bytes as u64 && buffer.device() == device.id(), || {

@@ -158,7 +158,9 @@ fn see(loader: &Loader, raw: vk::PhysicalDevice) -> Result<Seen, Status> {
         (subgroup.supported_operations.contains(SUBGROUP_OPERATIONS), "sums and shuffles of subgroups"),
         (memory_bytes > 0, "memory of its own"),
     ];
-    let can_coopmat = coopmat.cooperative_matrix != 0 && twelve.vulkan_memory_model != 0 && twelve.shader_float16 != 0;
+    // Shaders with matrices are of the newer memory model; that one enabled, atomics of the others are the device's by a feature.
+    let has_model = twelve.vulkan_memory_model != 0 && twelve.vulkan_memory_model_device_scope != 0;
+    let can_coopmat = coopmat.cooperative_matrix != 0 && has_model && twelve.shader_float16 != 0;
     let can = Can {
         f16: twelve.shader_float16 != 0,
         f64: base.shader_float64 != 0,

@@ -52,7 +52,8 @@ impl Logical {
             .storage_buffer8_bit_access(true)
             .shader_float16(can.f16)
             .shader_int8(can.i8)
-            .vulkan_memory_model(can.coopmat);
+            .vulkan_memory_model(can.coopmat)
+            .vulkan_memory_model_device_scope(can.coopmat);
         let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default().subgroup_size_control(true);
         let mut dot = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true);
         let mut coopmat = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);

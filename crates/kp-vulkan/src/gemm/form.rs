@@ -79,7 +79,7 @@ pub(super) fn weighed(spec: &GemmSpec) -> Check {
 }
 
 /// Constants 0 to 11.
-fn constants(spec: &GemmSpec) -> Vec<u32> {
+pub(super) fn constants(spec: &GemmSpec) -> Vec<u32> {
     let GemmSpec { a, b, d, epilogue, .. } = spec;
     let (addend, c) = match spec.c {
         Addend::None => (0, DType::F32),

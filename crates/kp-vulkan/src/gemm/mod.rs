@@ -3,14 +3,16 @@
 //! ```text
 //! coopmat.rs  16-bit floats on the matrix unit, where the driver lists one
 //! few_rows.rs up to eight rows, at the speed of memory
-//! simt.rs     floats of 32 bits and fewer in every layout, on any device
+//! simt.rs     types of 32 bits and fewer in every form, on any device
 //! form.rs     what a problem's layouts, types and epilogue are to the shaders
+//! full.rs     the same with scales, groups and whole numbers
 //! ```
 
 mod coopmat;
 mod few_rows;
 mod form;
-mod simt;
+pub(crate) mod full;
+pub(crate) mod simt;
 
 use kp_hal::{
     Caps, KernelList,

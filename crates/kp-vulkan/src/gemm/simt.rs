@@ -1,13 +1,10 @@
-//! D = A·B for floats, and for narrow integers beside them, on the ordinary arithmetic units of any device.
+//! D = A·B in every form, on the ordinary arithmetic units of any device; for grouped products too.
 //!
-//! See `kernels/gemm/glsl/simt.comp` for the tiling. Limits: operands and results without scales, sums of floats. A row's bits
-//! depend on nothing but the row, since every variant adds the products of an element one after the other.
+//! See `kernels/gemm/glsl/simt.comp` for the tiling. Limits: types of 32 bits and fewer. A row's bits depend on nothing but the row,
+//! since every variant adds the products of an element one after the other.
 
-use super::form::{Main, plain, product};
-use crate::{
-    layouts::reads,
-    shaders::{Shader, shader},
-};
+use super::full::{Code, Form, STORE};
+use crate::shaders::{Shader, shader};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gemm, GemmProblem, Spec},
@@ -18,7 +15,8 @@ use std::sync::Arc;
 /// The kernel that runs on every device.
 pub(crate) struct Simt;
 
-static SHADER: Shader = shader!("gemm", "simt", open 12 but []);
+static SHADER: Shader = shader!("gemm", "simt", open 21 but []);
+static WHOLE: Shader = shader!("gemm", "simt_whole", open 21 but []);
 
 /// What one variant is.
 struct Tile {
@@ -59,46 +57,61 @@ impl Kernel<Gemm> for Simt {
     }
 
     fn code(&self) -> u64 {
-        const { source_hash(include_bytes!("simt.rs")) ^ SHADER.hash().rotate_left(1) }
+        CODE
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
         if super::is_invariant_elsewhere(caps, p, "simt") {
             return Err(Unsupported::Repro { asked: p.repro() });
         }
-        plain(p.spec())?;
-        reads(&[("a", p.a.dtype()), ("b", p.b.dtype())])?;
-        let never = Unsupported::TooLarge { dim: "threads of a workgroup", max: caps.max_threads.into(), got: 128 };
-        Variants::filter(TILES.len() as u8, never, |v| {
-            let tile = &TILES[usize::from(v.0)];
-            let fits = tile.threads() <= caps.max_threads && tile.shared_bytes() <= caps.shared_bytes;
-            fits && (v.0 != 2 || p.m <= FEW_ROWS)
-        })
+        supports(caps, Form { spec: p.spec(), grouping: None })
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
-        let tile = &TILES[usize::from(variant.0)];
-        let (rows, cols, _) = tile.shape;
-        let tiles = f64::from(p.batch) * f64::from(p.m.div_ceil(rows)) * f64::from(p.n.div_ceil(cols));
-        let units = f64::from(caps.units.max(1));
-        let per_unit = caps.rates.get(DType::F32) / units * tile.efficiency;
-        let work = (tiles / units).ceil() * 2.0 * f64::from(rows) * f64::from(cols) * f64::from(p.k) / per_unit;
-        let bytes = p.bytes() as f64 / caps.bytes_per_s;
-        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(bytes))
+        estimate(caps, Form { spec: p.spec(), grouping: None }, p.bytes(), variant)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        let tile = &TILES[usize::from(variant.0)];
-        let ((rows, cols, depth), (tm, tn)) = (tile.shape, tile.sums);
-        let main = Main {
-            name: self.name(),
-            shader: &SHADER,
-            constants: vec![rows, cols, depth, tm, tn, tile.threads()],
-            subgroup: None,
-            tile: (rows, cols),
-        };
-        let code = product(device, p.spec(), main)?;
-        // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })
+        let form = Form { spec: p.spec(), grouping: None };
+        let code = ready(device, form, variant)?;
+        // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, form.scratch_bytes(), Box::new(code)) })
     }
+}
+
+/// What the kernel is made of.
+pub(crate) const CODE: u64 =
+    source_hash(include_bytes!("simt.rs")) ^ SHADER.hash().rotate_left(1) ^ WHOLE.hash().rotate_left(2) ^ STORE.hash();
+
+/// The variants that suit a device and a problem.
+pub(crate) fn supports(caps: &Caps, form: Form<'_>) -> Support {
+    form.known()?;
+    let never = Unsupported::TooLarge { dim: "threads of a workgroup", max: caps.max_threads.into(), got: 128 };
+    Variants::filter(TILES.len() as u8, never, |v| {
+        let tile = &TILES[usize::from(v.0)];
+        let fits = tile.threads() <= caps.max_threads && tile.shared_bytes() <= caps.shared_bytes;
+        fits && (v.0 != 2 || form.spec.m <= FEW_ROWS)
+    })
+}
+
+/// Tiles at a share of the peak, or memory.
+pub(crate) fn estimate(caps: &Caps, form: Form<'_>, bytes: u64, variant: Variant) -> Nanos {
+    let tile = &TILES[usize::from(variant.0)];
+    let (rows, cols, _) = tile.shape;
+    let units = f64::from(caps.units.max(1));
+    let per_unit = caps.rates.get(DType::F32) / units * tile.efficiency;
+    let tiles = form.tiles((rows, cols)) as f64;
+    let work = (tiles / units).ceil() * 2.0 * f64::from(rows) * f64::from(cols) * f64::from(form.spec.k) / per_unit;
+    Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(bytes as f64 / caps.bytes_per_s))
+}
+
+/// A product made ready.
+///
+/// # Errors
+/// `Driver` if the driver refuses a kernel.
+pub(crate) fn ready(device: &Arc<dyn Device>, form: Form<'_>, variant: Variant) -> Result<Code> {
+    let tile = &TILES[usize::from(variant.0)];
+    let ((rows, cols, depth), (tm, tn)) = (tile.shape, tile.sums);
+    let shader = if form.is_whole() { &WHOLE } else { &SHADER };
+    form.ready(device, "simt", shader, &[rows, cols, depth, tm, tn, tile.threads()], (rows, cols))
 }

@@ -1,0 +1,7 @@
+//! Matrix products of groups of rows.
+
+mod simt;
+
+use kp_hal::{KernelList, op::GroupedGemm};
+
+pub(crate) const LIST: KernelList<GroupedGemm> = &[&simt::Simt];
