@@ -4,7 +4,7 @@ use crate::{
     operands::{Host, Set},
     record::{Row, round},
     suites::{Line, facts},
-    timing::{Clock, Method, Timing},
+    timing::{self, Clock, Method, Timing},
 };
 use anyhow::{Context, Result};
 use kp_core::{Candidate, Engine};
@@ -152,6 +152,7 @@ impl OpVisitor for Measure<'_> {
         while sets.len() < count {
             sets.push(Set::upload(&meter.engine, &host.operands, &mut *meter.queue)?);
         }
+        let mut ready = Vec::new();
         for (candidate, label) in left {
             watch(&label);
             let plan = match candidate.kernel.plan(meter.engine.device(), problem, candidate.variant) {
@@ -177,9 +178,19 @@ impl OpVisitor for Measure<'_> {
                 }
                 error = comparison.map(|found| found.max_share);
             }
-            let Options { method, budget, warm, .. } = meter.options;
-            let clock = Clock { engine: &meter.engine, method, budget, warm };
-            let timing = clock.time(&plan, &host.operands, &mut sets, &mut *meter.queue)?;
+            ready.push((candidate, label, plan, error, Vec::new()));
+        }
+        let Options { method, budget, warm, .. } = meter.options;
+        let clock = Clock { engine: &meter.engine, method, budget, warm };
+        // In turns, so that none is alone in meeting the device rested.
+        for _ in 0..timing::TURNS {
+            for (_, label, plan, _, samples) in &mut ready {
+                watch(label);
+                samples.extend(clock.time(plan, &host.operands, &mut sets, &mut *meter.queue)?);
+            }
+        }
+        for (candidate, _, _, error, samples) in ready {
+            let timing = timing::summary(samples);
             let reached = floor_ns / timing.median_ns;
             meter
                 .reached

@@ -29,8 +29,9 @@ const WARM_UP: Duration = Duration::from_millis(20);
 /// Launches that follow each other without the host waiting are at most so many, and take about so long.
 const BURST: u32 = 16;
 const BURST_TIME: Duration = Duration::from_millis(10);
-/// The least samples of a slow kernel: a median that one disturbance cannot move.
-const FEWEST: usize = 3;
+/// Kernels of one problem are timed in turns, so many: each then meets the device as the others leave it, and a slow one has
+/// samples enough for a median that one disturbance cannot move.
+pub(crate) const TURNS: u32 = 3;
 
 /// What a sample is. Rivals are timed in one of the last two ways by their own tools: compare like with like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
@@ -52,23 +53,23 @@ impl Method {
         match self {
             Self::Rotate => {
                 "median of samples of at least 20 us of launches; at least 20 samples over 100 ms, fewer but at least 3 if the \
-                 budget of the row ends first; operands rotated through twice the last-level cache where cold; device clock on a \
+                 budget of the row ends first, in three turns with the other kernels; operands rotated through twice the last-level cache where cold; device clock on a \
                  GPU, host clock around launches and a synchronization on a CPU"
             }
             Self::Repeat => {
                 "median of samples of at least 20 us of launches; at least 20 samples over 100 ms, fewer but at least 3 if the \
-                 budget of the row ends first; the same operands every time; device clock on a GPU, host clock around launches and \
+                 budget of the row ends first, in three turns with the other kernels; the same operands every time; device clock on a GPU, host clock around launches and \
                  a synchronization on a CPU"
             }
             Self::Flush => {
                 "median of single launches, each after 256 MiB or twice the last-level cache were overwritten, on a GPU without \
-                 rest between them; at least 20 over 100 ms, fewer but at least 3 if the budget of the row ends first; device \
-                 clock on a GPU, host clock around the launch and a synchronization on a CPU"
+                 rest between them; at least 20 over 100 ms, fewer but at least 3 if the budget of the row ends first, in three \
+                 turns with the other kernels; device clock on a GPU, host clock around the launch and a synchronization on a CPU"
             }
             Self::Graph => {
                 "median of replays of a recording of launches on the same operands, at least 2 ms and 10 launches long; at least 20 \
-                 replays over 100 ms, fewer but at least 3 if the budget of the row ends first; device clock on a GPU, host \
-                 clock around the replay and a synchronization on a CPU"
+                 replays over 100 ms, fewer but at least 3 if the budget of the row ends first, in three turns with the other \
+                 kernels; device clock on a GPU, host clock around the replay and a synchronization on a CPU"
             }
         }
     }
@@ -103,7 +104,7 @@ pub(crate) struct Clock<'e> {
 }
 
 impl Clock<'_> {
-    /// Times `plan` over `sets` of operands in turn.
+    /// Nanoseconds of the launches of one turn of `plan`, over `sets` of operands one after the other; at least one.
     ///
     /// # Errors
     /// What launching or the queue returned; `NotCapturable` for recordings on a backend without.
@@ -113,9 +114,10 @@ impl Clock<'_> {
         host: &Operands,
         sets: &mut [Set],
         queue: &mut dyn Queue,
-    ) -> Result<Timing> {
+    ) -> Result<Vec<f64>> {
         let kind = self.engine.caps().kind;
-        let times = Times { budget: self.budget, warm: self.warm.unwrap_or(WARM_UP.min(self.budget / 2)) };
+        let warm = self.warm.unwrap_or(WARM_UP.min(self.budget / 2));
+        let times = Times { budget: self.budget / TURNS, warm: warm / TURNS };
         match self.method {
             Method::Rotate | Method::Repeat => rotated(plan, host, sets, queue, kind, times),
             Method::Flush => {
@@ -141,7 +143,7 @@ fn flushed<O: Op>(
     over: &mut Buffer,
     queue: &mut dyn Queue,
     (kind, times): (DeviceKind, Times),
-) -> Result<Timing> {
+) -> Result<Vec<f64>> {
     let args = set.args::<O>(host)?;
     let start = Instant::now();
     let (mut one, mut launches) = (Duration::MAX, 1);
@@ -188,9 +190,9 @@ fn replayed<O: Op>(
     queue: &mut dyn Queue,
     kind: DeviceKind,
     Times { budget, warm }: Times,
-) -> Result<Timing> {
+) -> Result<Vec<f64>> {
     let args = set.args::<O>(host)?;
-    let one = (0..FEWEST)
+    let one = (0..3)
         .map(|_| timed(kind, queue, |queue| Ok(plan.launch(queue, &args)?)))
         .try_fold(f64::INFINITY, |least, ns| ns.map(|ns| least.min(ns)))?;
     let times = RECORDING.as_nanos().div_ceil((one as u128).max(20)).clamp(RECORDED, 10_000) as u32;
@@ -203,16 +205,18 @@ fn replayed<O: Op>(
     sampled(budget, || Ok(timed(kind, queue, |queue| Ok(recording.replay(queue)?))? / f64::from(times)))
 }
 
-/// Samples until there are enough or the budget ends.
-fn sampled(budget: Duration, mut sample: impl FnMut() -> Result<f64>) -> Result<Timing> {
+/// Samples until there are enough for a turn or the budget ends.
+fn sampled(budget: Duration, mut sample: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
     let start = Instant::now();
     let mut samples = Vec::new();
-    while samples.len() < FEWEST
-        || (start.elapsed() < budget && (samples.len() < SAMPLES || start.elapsed() < SPAN) && samples.len() < 100_000)
+    while samples.is_empty()
+        || (start.elapsed() < budget
+            && (samples.len() < SAMPLES.div_ceil(TURNS as usize) || start.elapsed() < SPAN / TURNS)
+            && samples.len() < 100_000)
     {
         samples.push(sample()?);
     }
-    Ok(summary(samples))
+    Ok(samples)
 }
 
 fn rotated<O: Op>(
@@ -222,7 +226,7 @@ fn rotated<O: Op>(
     queue: &mut dyn Queue,
     kind: DeviceKind,
     Times { budget, warm }: Times,
-) -> Result<Timing> {
+) -> Result<Vec<f64>> {
     let args = sets.iter_mut().map(|set| set.args::<O>(host)).collect::<Result<Vec<_>>>()?;
     let mut next = args.iter().cycle();
     let mut launch = |queue: &mut dyn Queue, times: u64| -> Result<()> {
@@ -260,7 +264,7 @@ fn timed(kind: DeviceKind, queue: &mut dyn Queue, work: impl FnOnce(&mut dyn Que
 }
 
 /// Median and width of the middle half, between neighbours where the count is even.
-fn summary(mut samples: Vec<f64>) -> Timing {
+pub(crate) fn summary(mut samples: Vec<f64>) -> Timing {
     samples.sort_by(f64::total_cmp);
     let at = |part: f64| {
         let place = part * (samples.len() - 1) as f64;

@@ -5,7 +5,7 @@ use crate::{
     operands::{Host, Set, reference_cost},
     output::Output,
     suites::{self, Facts, facts},
-    timing::{Clock, Method, Timing},
+    timing::{self, Clock, Method, Timing},
     units,
 };
 use anyhow::Result;
@@ -59,10 +59,13 @@ impl OpVisitor for Go<'_> {
             sets.push(Set::upload(engine, &host.operands, &mut *queue)?);
         }
         let clock = Clock { engine, method: Method::Rotate, budget: Duration::from_secs(1), warm: None };
-        let timing = clock.time(&plan, &host.operands, &mut sets, &mut *queue)?;
+        let mut samples = Vec::new();
+        for _ in 0..timing::TURNS {
+            samples.extend(clock.time(&plan, &host.operands, &mut sets, &mut *queue)?);
+        }
         Ok(Ran {
             how: engine.how(&plan),
-            timing,
+            timing: timing::summary(samples),
             cold,
             sets: sets.len(),
             comparison,
