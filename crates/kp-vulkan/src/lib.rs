@@ -43,6 +43,7 @@ mod launch;
 mod layouts;
 mod memory;
 mod norm;
+mod norm_backward;
 mod peaks;
 mod pipelines;
 mod probe;
@@ -77,6 +78,7 @@ pub static KERNELS: Kernels = Kernels {
     gemm: gemm::LIST,
     grouped_gemm: grouped_gemm::LIST,
     norm: norm::LIST,
+    norm_backward: norm_backward::LIST,
     quantize: quantize::LIST,
     reduce: reduce::LIST,
     rope: rope::LIST,

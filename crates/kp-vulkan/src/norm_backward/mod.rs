@@ -1,0 +1,7 @@
+//! Gradients of norms.
+
+mod rows;
+
+use kp_hal::{KernelList, op::NormBackward};
+
+pub(crate) const LIST: KernelList<NormBackward> = &[&rows::Rows];
