@@ -28,6 +28,7 @@
 
 mod activation;
 mod attention;
+mod attention_backward;
 mod caps;
 mod cast;
 mod commands;
@@ -72,6 +73,7 @@ pub static BACKEND: &dyn Backend = &device::Vulkan;
 pub static KERNELS: Kernels = Kernels {
     activation: activation::LIST,
     attention: attention::LIST,
+    attention_backward: attention_backward::LIST,
     cast: cast::LIST,
     dequantize: dequantize::LIST,
     gather: gather::LIST,
@@ -83,5 +85,4 @@ pub static KERNELS: Kernels = Kernels {
     reduce: reduce::LIST,
     rope: rope::LIST,
     softmax: softmax::LIST,
-    ..Kernels::NONE
 };

@@ -59,7 +59,7 @@ pub(super) fn known(p: &AttentionSpec) -> Check {
 }
 
 /// Which of the optional operands a problem has, in the shaders' order.
-fn present(p: &AttentionSpec) -> [bool; 11] {
+pub(crate) fn present(p: &AttentionSpec) -> [bool; 11] {
     let scaled = |format: Format| format.scheme != Scheme::None;
     let (packed, paged) = (matches!(p.lens, Lens::Packed { .. }), matches!(p.storage, Kv::Paged { .. }));
     let lens = p.lens == Lens::Padded || paged;
@@ -68,7 +68,7 @@ fn present(p: &AttentionSpec) -> [bool; 11] {
 }
 
 /// Constants 0 to 31.
-fn constants(p: &AttentionSpec) -> Vec<u32> {
+pub(crate) fn constants(p: &AttentionSpec) -> Vec<u32> {
     let lens = match p.lens {
         Lens::Fixed => 0,
         Lens::Padded => 1,

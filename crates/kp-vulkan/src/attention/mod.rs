@@ -8,7 +8,7 @@
 //! ```
 
 mod coopmat;
-mod form;
+pub(crate) mod form;
 mod merge;
 mod simt;
 

@@ -1,0 +1,7 @@
+//! Gradients of attention.
+
+mod pairs;
+
+use kp_hal::{KernelList, op::AttentionBackward};
+
+pub(crate) const LIST: KernelList<AttentionBackward> = &[&pairs::Pairs];
