@@ -91,7 +91,7 @@ impl Kernel<Gemm> for Avx512FewRows {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let code = Few::new(p, Numbers::<$end>::new(p));
+                let code = Few::new(p, 16, Numbers::<$end>::new(p));
                 // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
                 Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
             }};

@@ -1,6 +1,8 @@
 //! The kernels of `gemm`, best first.
 
 #[cfg(target_arch = "x86_64")]
+mod avx512_few_panels;
+#[cfg(target_arch = "x86_64")]
 mod avx512_few_rows;
 #[cfg(target_arch = "x86_64")]
 mod avx512_small;
@@ -33,6 +35,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_small::Avx512Small,
     &vnni_few_rows::VnniFewRows,
     &avx512_few_rows::Avx512FewRows,
+    &avx512_few_panels::Avx512FewPanels,
     &vnni_tiles::VnniTiles,
     &FewRows,
     &Packed,

@@ -79,7 +79,7 @@ impl Kernel<Gemm> for VnniFewRows {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let code = Few::new(p, Codes::<$end>::new(p));
+                let code = Few::new(p, 16, Codes::<$end>::new(p));
                 // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
                 Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
             }};

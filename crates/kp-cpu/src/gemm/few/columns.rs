@@ -80,8 +80,9 @@ pub(crate) struct Few<D> {
 pub(crate) const WIDE: usize = 256;
 
 impl<D: Dots> Few<D> {
-    pub(crate) fn new(spec: &GemmSpec, dots: D) -> Self {
-        let width = (spec.n as usize / (8 * threads::count())).next_multiple_of(16).clamp(16, WIDE);
+    /// Of tasks whose columns begin at multiples of `unit`, which divides [`WIDE`].
+    pub(crate) fn new(spec: &GemmSpec, unit: usize, dots: D) -> Self {
+        let width = (spec.n as usize / (8 * threads::count())).next_multiple_of(unit).clamp(unit, WIDE);
         // Scales are applied by whoever makes the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;

@@ -4,4 +4,5 @@ pub(crate) mod byte_dots;
 pub(crate) mod columns;
 pub(crate) mod dots;
 pub(crate) mod lists;
+pub(crate) mod panels;
 pub(crate) mod unpack;
