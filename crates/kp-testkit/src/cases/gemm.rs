@@ -81,6 +81,20 @@ impl Judge for Gemm {
             ],
             valid,
         ));
+        // A constant B as it is packed ahead: panels as wide as registers, a step of k or four bytes of it at a time.
+        out.extend(lines(
+            "gemm",
+            &[
+                words("1x1x130x257 1x5x200x96 2x8x128x70 1x1x520x130 1x3x64x1 1x40x192x300"),
+                words("f32:f32:f32 bf16:bf16:bf16 f16:f16:f32 i8@row:i8@row:f32 f32:bf16:f64 i8:i8:i32"),
+                words("b=panel64x1 b=panel64x4 b=panel64x1 b=panel16x1 b=panel16x4"),
+                words("- - d=col d=row/600"),
+                words("- bias=f32"),
+                words("- - act=silu gate=halves gate=pairs"),
+                words("- - - repro=batch-invariant"),
+            ],
+            valid,
+        ));
         // Rows of whole 16 bytes, as copy engines want them, around the tiles of matrix units.
         let aligned = words("1x130x272x192 2x33x64x128 1x257x272x192 1x1x256x512 1x64x128x1024 3x200x96x64");
         out.extend(lines(
