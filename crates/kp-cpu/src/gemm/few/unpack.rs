@@ -5,7 +5,7 @@
 //!   R rows                 │ 8 × 16 │ … │    R × C vectors of sums
 //! ```
 //! In one loop with the conversion, whose questions the compiler answers between multiply-adds, sums leave their registers:
-//! that took three to four times as long.
+//! that took twice as long.
 
 use super::dots::{Code, Column, Ends, STEP, SUMS, Table, add_lanes, ask, ends, shared, spread, vector};
 use std::arch::x86_64::{
