@@ -2,6 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+// also open: OPEN=1
 
 // Codes and scales of blocks: see kp_hal::op::QuantizeSpec. LANES threads have a block, and take runs of eight of its columns in turn;
 // where a lane has few of them, it keeps their numbers between looking for the largest and storing the codes.
@@ -14,6 +15,20 @@
 #include "common/glsl/runs.glsl"
 #include "common/glsl/scales.glsl"
 
+#ifdef OPEN
+// As numbers behind the arguments, all but KEPT, by which a lane's runs are laid out: see kp_vulkan::shaders::Open.
+layout(constant_id = 7) const uint KEPT = 1u;
+#define X_TYPE told[0]
+#define Q_TYPE told[1]
+#define SCALE_TYPE told[2]
+#define SCALE_LAYOUT told[3]
+#define FLAGS told[4]
+#define RULE told[5]
+#define LANES told[6]
+#define RUNS told[8]
+#define LOOK told[9]
+#define FLAT told[10]
+#else
 layout(constant_id = 0) const uint X_TYPE = 1u;
 layout(constant_id = 1) const uint Q_TYPE = 5u;
 layout(constant_id = 2) const uint SCALE_TYPE = 1u;
@@ -29,6 +44,7 @@ layout(constant_id = 8) const uint RUNS = 0u;
 layout(constant_id = 9) const uint LOOK = 0u;
 // Whether blocks have one row.
 layout(constant_id = 10) const uint FLAT = 0u;
+#endif
 layout(local_size_x = 256) in;
 
 layout(push_constant, std430) uniform Push {
@@ -47,6 +63,9 @@ layout(push_constant, std430) uniform Push {
     uint block_cols;
     uint blocks_down;
     uint blocks_across;
+#ifdef OPEN
+    layout(offset = 128) uint told[11];
+#endif
 };
 
 const uint KEEP = KEPT == 0u ? 1u : KEPT;

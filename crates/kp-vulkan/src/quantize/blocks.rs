@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The kernel that runs on every device.
 pub(crate) struct Blocks;
 
-static SHADER: Shader = shader!("quantize", "blocks");
+static SHADER: Shader = shader!("quantize", "blocks", open 11 but [7]);
 
 push! {
     /// Arguments of the shader.
