@@ -4,6 +4,7 @@
 
 // D = Σ O · dO of each query and head, a thread for one at a time. With OF_SINKS, the gradients of the sinks: of each head the sum of
 // −e^(sink − lse) · D over all queries, a group for a head at a time.
+// Limits: fewer than 2^31 queries of all heads.
 
 #include "attention_backward/glsl/given.glsl"
 
@@ -24,12 +25,11 @@ float product_of(uvec3 token, uint head) {
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     if (OF_SINKS == 0u) {
-        const uint64_t rows = uint64_t(batch) * Q_HEADS * q_len;
-        const uint64_t step = uint64_t(gl_NumWorkGroups.x) * 64ul;
-        for (uint64_t i = uint64_t(gl_WorkGroupID.x) * 64ul + thread; i < rows; i += step) {
-            const uint query = uint(i % q_len);
-            const uint head = uint(i / q_len % Q_HEADS);
-            const Sequence s = sequence(uint(i / q_len / Q_HEADS));
+        const uint rows = batch * Q_HEADS * q_len;
+        for (uint i = gl_WorkGroupID.x * 64u + thread; i < rows; i += gl_NumWorkGroups.x * 64u) {
+            const uint query = i % q_len;
+            const uint head = i / q_len % Q_HEADS;
+            const Sequence s = sequence(i / q_len / Q_HEADS);
             if (query < s.queries) {
                 const uvec3 token = query_token(s, query);
                 Word(given[AT_PRODUCTS] + 4ul * lse_place(token, head)).v = floatBitsToUint(product_of(token, head));

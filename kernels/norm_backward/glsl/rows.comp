@@ -81,8 +81,10 @@ void main() {
                 squares = all;
             }
         }
-        const bool short_row = KIND == L2 && sqrt(squares) < eps;
-        const float r = 1.0 / (KIND == L2 ? (short_row ? eps : sqrt(squares)) : sqrt(squares / float(cols) + eps));
+        const float size = sqrt(KIND == L2 ? squares : squares / float(cols) + eps);
+        const bool short_row = KIND == L2 && size < eps;
+        // Not by that comparison: of it and a choice some compilers make a maximum that drops NaN.
+        const float r = 1.0 / (KIND == L2 ? larger(size, eps) : size);
         float plain = 0.0;
         float along = 0.0;
         for (uint col = first; col < cols; col += step) {

@@ -1,6 +1,7 @@
 //! Gradients of attention.
 
 mod pairs;
+mod rows;
 
 use kp_hal::{KernelList, op::AttentionBackward};
 

@@ -1,14 +1,14 @@
 //! Products of every form, grouped ones too: constants that a pipeline is made with, and the arguments that are pushed. Field by field
 //! as `kernels/gemm/glsl/product.glsl` and `store.comp` declare them.
 
-use super::form;
+use super::{form, store::STORE};
 use crate::{
     device::VulkanDevice,
     launch::{addr, groups, push},
     layouts::{Check, counts, pushed_ld, reads, scale_order},
     pipelines::{Build, Function},
     queue::VulkanQueue,
-    shaders::{Shader, shader},
+    shaders::Shader,
 };
 use kp_hal::{
     DType, Device, Launch, Queue, Result, SliceMut, Unsupported,
@@ -63,8 +63,6 @@ push! {
         unused: u32,
     }
 }
-
-pub(super) static STORE: Shader = shader!("gemm", "store");
 
 /// Threads of a group of what stores D.
 const STORE_THREADS: u32 = 128;

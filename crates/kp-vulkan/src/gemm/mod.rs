@@ -6,6 +6,7 @@
 //! simt.rs     types of 32 bits and fewer in every form, on any device
 //! form.rs     what a problem's layouts, types and epilogue are to the shaders
 //! full.rs     the same with scales, groups and whole numbers
+//! store.rs    the second step, where D is scaled
 //! ```
 
 mod coopmat;
@@ -13,6 +14,7 @@ mod few_rows;
 mod form;
 pub(crate) mod full;
 pub(crate) mod simt;
+mod store;
 
 use kp_hal::{
     Caps, KernelList,

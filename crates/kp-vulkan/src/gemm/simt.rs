@@ -3,7 +3,10 @@
 //! See `kernels/gemm/glsl/simt.comp` for the tiling. Limits: types of 32 bits and fewer. A row's bits depend on nothing but the row,
 //! since every variant adds the products of an element one after the other.
 
-use super::full::{Code, Form, STORE};
+use super::{
+    full::{Code, Form},
+    store::STORE,
+};
 use crate::shaders::{Shader, shader};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,

@@ -1,5 +1,6 @@
 //! Gradients of norms.
 
+mod columns;
 mod rows;
 
 use kp_hal::{KernelList, op::NormBackward};

@@ -1,6 +1,7 @@
 //! Gradients of norms by their input, row by row, then by weight and bias, column by column: see `kernels/norm_backward/glsl`.
 //! Limits: f32, f16 and bf16.
 
+use super::columns::COLUMNS;
 use crate::{
     device::VulkanDevice,
     launch::{addr, groups, push},
@@ -20,7 +21,6 @@ use std::sync::Arc;
 pub(crate) struct Rows;
 
 static ROWS: Shader = shader!("norm_backward", "rows");
-static COLUMNS: Shader = shader!("norm_backward", "columns");
 
 push! {
     /// Arguments of `rows.comp`.
