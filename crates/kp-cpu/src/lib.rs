@@ -6,6 +6,8 @@
 
 mod act;
 mod activation;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod attention_backward;
 mod caps;

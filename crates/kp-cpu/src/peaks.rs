@@ -27,8 +27,8 @@ pub(crate) fn measure(caps: &Caps) -> Caps {
     }
     let rates = measured.rates.with(&[DType::F64], chains::<f64>());
     let bytes = [DType::I8, DType::U8, DType::I4, DType::U4];
-    let rates = dot::bf16().map_or(rates, |bf16s| rates.with(&[DType::Bf16], bf16s));
-    measured.rates = dot::int8().map_or(rates, |int8s| rates.with(&bytes, int8s));
+    let rates = dot::bf16(caps).map_or(rates, |bf16s| rates.with(&[DType::Bf16], bf16s));
+    measured.rates = dot::int8(caps).map_or(rates, |int8s| rates.with(&bytes, int8s));
     measured.bytes_per_s = bandwidth(caps);
     measured
 }
@@ -81,8 +81,10 @@ where
 #[cfg(target_arch = "x86_64")]
 mod dot {
     use super::{CHAINS, STEPS, black_box, rate};
+    use crate::amx::Tiles;
+    use kp_hal::Caps;
     use std::arch::{
-        is_x86_feature_detected,
+        asm, is_x86_feature_detected,
         x86_64::{
             _mm256_dpbusd_avx_epi32, _mm256_set1_epi8, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_set1_epi8,
             _mm512_set1_epi16, _mm512_set1_ps,
@@ -112,14 +114,52 @@ mod dot {
     chains!(i8_512, "avx512f,avx512vnni", _mm512_dpbusd_epi32, _mm512_set1_epi8(0), _mm512_set1_epi8(1));
     chains!(i8_256, "avx2,avxvnni", _mm256_dpbusd_avx_epi32, _mm256_set1_epi8(0), _mm256_set1_epi8(1));
 
-    pub(super) fn bf16() -> Option<f64> {
+    /// Products of tiles, four sums at a time.
+    macro_rules! tiles {
+        ($name:ident, $dot:literal) => {
+            fn $name() {
+                // SAFETY: the caller saw the features, and has no tiles.
+                unsafe {
+                    let _tiles = Tiles::new();
+                    asm!(
+                        "2:",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        concat!($dot, " tmm2, tmm5, tmm6"),
+                        concat!($dot, " tmm3, tmm5, tmm7"),
+                        "dec {steps}",
+                        "jnz 2b",
+                        steps = inout(reg) STEPS => _,
+                        out("tmm0") _,
+                        out("tmm1") _,
+                        out("tmm2") _,
+                        out("tmm3") _,
+                        options(nomem, nostack),
+                    );
+                }
+            }
+        };
+    }
+    tiles!(bf16_tiles, "tdpbf16ps");
+    tiles!(i8_tiles, "tdpbssd");
+
+    /// Multiply-adds of a product of two tiles, for each element of a step of four bytes.
+    const OF_TILES: usize = 16 * 16 * 16;
+
+    pub(super) fn bf16(caps: &Caps) -> Option<f64> {
+        if caps.has("amx-bf16") {
+            return Some(rate(2 * 2 * OF_TILES * 4 * STEPS, bf16_tiles));
+        }
         (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")).then(|| {
             // SAFETY: the features were just detected.
             rate(2 * 32 * CHAINS * STEPS, || unsafe { bf16_512() })
         })
     }
 
-    pub(super) fn int8() -> Option<f64> {
+    pub(super) fn int8(caps: &Caps) -> Option<f64> {
+        if caps.has("amx-int8") {
+            return Some(rate(2 * 4 * OF_TILES * 4 * STEPS, i8_tiles));
+        }
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
             // SAFETY: the features were just detected.
             return Some(rate(2 * 64 * CHAINS * STEPS, || unsafe { i8_512() }));
@@ -133,11 +173,13 @@ mod dot {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod dot {
-    pub(super) fn bf16() -> Option<f64> {
+    use kp_hal::Caps;
+
+    pub(super) fn bf16(_: &Caps) -> Option<f64> {
         None
     }
 
-    pub(super) fn int8() -> Option<f64> {
+    pub(super) fn int8(_: &Caps) -> Option<f64> {
         None
     }
 }

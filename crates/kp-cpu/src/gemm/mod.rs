@@ -1,6 +1,12 @@
 //! The kernels of `gemm`, best first.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx_bf16;
+#[cfg(target_arch = "x86_64")]
+mod amx_int8;
+#[cfg(target_arch = "x86_64")]
 mod avx512_few_panels;
 #[cfg(target_arch = "x86_64")]
 mod avx512_few_rows;
@@ -19,7 +25,7 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 #[cfg(target_arch = "x86_64")]
-mod vnni_few_rows;
+pub(crate) mod vnni_few_rows;
 #[cfg(target_arch = "x86_64")]
 mod vnni_tiles;
 
@@ -36,6 +42,8 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &vnni_few_rows::VnniFewRows,
     &avx512_few_rows::Avx512FewRows,
     &avx512_few_panels::Avx512FewPanels,
+    &amx_int8::AmxInt8,
+    &amx_bf16::AmxBf16,
     &vnni_tiles::VnniTiles,
     &FewRows,
     &Packed,

@@ -385,7 +385,8 @@ impl Side<'_> {
     /// The scales of outer rows `outer` in inner block `block`, with the global one; 1 if there are none.
     pub(crate) fn scales_of<R: Real>(&self, batch: usize, outer: Range<usize>, block: usize, out: &mut [R]) {
         let format = self.matrix.format;
-        let Some(dtype) = format.scale_dtype() else { return out.fill(R::ONE) };
+        // Nothing has no scales either.
+        let Some(dtype) = format.scale_dtype().filter(|_| self.inner > 0) else { return out.fill(R::ONE) };
         let global = if self.global.is_empty() { R::ONE } else { numbers::get(DType::F32, self.global, 0) };
         for (o, out) in outer.zip(out) {
             let scale: R = numbers::get(dtype, self.scales, self.scale_place(batch, o, block));
@@ -414,7 +415,7 @@ impl Side<'_> {
     }
 
     /// Where element (`o`, `i`) lies among the codes; `i` counts kept elements if sparse.
-    fn place(&self, batch: usize, o: usize, i: usize) -> usize {
+    pub(crate) fn place(&self, batch: usize, o: usize, i: usize) -> usize {
         let (row, col, rows) = if self.columns { (i, o, self.inner) } else { (o, i, self.outer) };
         batch * self.matrix.stride as usize + self.matrix.index(row as u32, col as u32, rows) as usize
     }

@@ -3,7 +3,7 @@
 use super::product::Summing;
 use crate::numbers;
 use kp_hal::{
-    Buffer, DType, Device, Kernel, MemoryKind, Op, Queue, Slice,
+    Buffer, Caps, DType, Device, Kernel, MemoryKind, Op, Queue, Slice,
     op::{self, Addend, Args, Gate, Gemm, GemmProblem, GemmSpec, Scheme, Sparsity, View},
 };
 use std::sync::Arc;
@@ -171,7 +171,7 @@ impl Machine {
         operands: &Operands,
         (alpha, beta): (f32, f32),
     ) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let Ok(variants) = kernel.supports(&self.device.info().caps.clone(), problem) else { return Vec::new() };
+        let Ok(variants) = kernel.supports(&caps(&*self.device), problem) else { return Vec::new() };
         variants
             .iter()
             .map(|variant| {
@@ -197,6 +197,17 @@ impl Machine {
             })
             .collect()
     }
+}
+
+/// What the processor has, and tiles, which tests imitate where there are none.
+fn caps(device: &dyn Device) -> Caps {
+    let mut caps = device.info().caps.clone();
+    #[cfg(target_arch = "x86_64")]
+    if crate::amx::is_imitated() {
+        let tiles = ["amx-tile", "amx-bf16", "amx-int8"].map(Into::into);
+        caps.set_features(caps.features.clone().into_iter().chain(tiles));
+    }
+    caps
 }
 
 fn check(problem: &str, scalars: (f32, f32)) {
@@ -290,6 +301,8 @@ fn nothing_times_something() {
         "gemm 2x3x4x0 f32:f32:f32 bias=f32 c=f32",
         "gemm 1x3x4x0 i8:i8:i32",
         "gemm 1x9x4x0 e4m3@row:e4m3@1x128:e4m3@row",
+        "gemm 1x9x4x0 bf16:e2m1@mx:bf16 b=panel16x2",
+        "gemm 1x9x4x0 i8@row:i8@row:f32 b=col",
     ] {
         check(problem, (1.0, 1.0));
     }
@@ -326,6 +339,33 @@ fn every_type_and_scheme() {
         "gemm 2x7x9x290 e4m3:e4m3:f32 acc=f32fast b=col",
     ] {
         check(problem, (1.0, 1.0));
+    }
+}
+
+/// What tiles of 32 by 32 by 64 bytes take apart: whole and broken blocks, more than one task, each way in which B lies.
+#[test]
+fn tiles_of_bytes_and_bf16() {
+    for (types, orders) in [
+        (
+            "bf16:bf16:f32",
+            ["", "b=col", "b=panel32x2", "b=panel48x2", "b=panel64x1", "a=col b=col/1100", "b=panel16x1"],
+        ),
+        ("i8@row:i8@row:f32", ["", "b=col", "b=panel32x4", "b=panel16x4", "b=panel64x1", "a=col b=col", "d=col"]),
+        ("i4:u8:f32", ["", "b=col", "b=panel32x4", "b=panel80x4", "a=col", "d=col b=col", "b=panel16x2"]),
+    ] {
+        for order in orders {
+            for size in ["1x33x65x582", "2x40x66x64"] {
+                check(&format!("gemm {size} {types} {order}"), (1.0, 1.0));
+            }
+        }
+        check(&format!("gemm 1x33x40x1088 {types} b=col"), (1.0, 1.0));
+        check(&format!("gemm 1x40x132x192 {types} gate=halves act=relu bias=f32 b=col"), (1.0, 1.0));
+        check(&format!("gemm 2x40x136x64 {types} gate=pairs b=col c=f32"), (0.5, 2.0));
+    }
+    for types in
+        ["bf16:i8@row:bf16", "bf16:i4@g32/f16:f32", "bf16:u4@g64/f16z:f32", "bf16:e2m1@mx:f32", "bf16:e4m3@row:f32"]
+    {
+        check(&format!("gemm 1x40x70x1088 {types} b=col"), (1.0, 1.0));
     }
 }
 

@@ -21,6 +21,11 @@ use std::sync::Arc;
 /// The kernel.
 pub(crate) struct VnniTiles;
 
+/// Operations a second of dot products of bytes in vectors: four times those of f32, also where tiles do more.
+fn vnni_rate(caps: &Caps) -> f64 {
+    caps.rates.get(DType::I8).min(4.0 * caps.rates.get(DType::F32))
+}
+
 impl Kernel<Gemm> for VnniTiles {
     fn name(&self) -> &'static str {
         "vnni_tiles"
@@ -48,7 +53,7 @@ impl Kernel<Gemm> for VnniTiles {
         let (_, memory) = Nanos::floors(caps, p);
         let efficiency = if varies(&p.a, p.k) || varies(&p.b, p.k) { 0.55 } else { 0.85 };
         let multiply = 2.0 * f64::from(p.batch) * f64::from(p.m) * f64::from(p.n) * f64::from(p.k)
-            / (caps.rates.get(DType::I8) * efficiency);
+            / (vnni_rate(caps) * efficiency);
         // Sixteen bytes are packed in a cycle and a half, for each chunk of rows.
         let bytes = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 8.0;
         let pack = bytes * (f64::from(p.m) / ROWS as f64).ceil() / 10.0;

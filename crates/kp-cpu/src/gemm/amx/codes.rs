@@ -1,0 +1,171 @@
+//! Codes of 4 and 8 bits of a contiguous row as lines of bf16.
+//!
+//! The sixteen values that codes of 4 bits can have are scaled once for each scale, and looked up; codes of 8 bits are
+//! scaled one by one. Each is rounded to bf16 once, to nearest even, and exactly what it is if there is no scale.
+
+use crate::{
+    amx::ROW_BYTES,
+    gemm::{
+        few::{
+            columns::Codes as Columns,
+            dots::SHARE,
+            lists::{Lists, can_list},
+        },
+        side::{LINE, Side},
+    },
+    numbers,
+};
+use kp_hal::{DType, op::Matrix};
+use std::{
+    arch::x86_64::{
+        __m256i, __m512, __m512i, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm512_add_epi32, _mm512_and_si512,
+        _mm512_castps_si512, _mm512_castsi256_si512, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi16,
+        _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_mask_mov_epi32,
+        _mm512_mul_ps, _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
+        _mm512_slli_epi32, _mm512_srli_epi32, _mm512_sub_ps,
+    },
+    ops::Range,
+};
+
+/// Elements of a line.
+const ELEMENTS: usize = ROW_BYTES / 2;
+
+/// Codes of one type, and whether scales and zero points that change along k are theirs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Codes {
+    kind: Kind,
+    scaled: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Four bits, that stand for these numbers.
+    Four([f32; 16]),
+    /// Eight bits of a whole number.
+    Eight { signed: bool },
+}
+
+impl Codes {
+    /// The codes of `matrix`, of `inner` elements a row, if they are such and their scales, if `scaled`, can be listed.
+    pub(crate) fn of(matrix: &Matrix, inner: u32, scaled: bool) -> Option<Self> {
+        let dtype = matrix.dtype();
+        let kind = match dtype {
+            DType::I8 => Kind::Eight { signed: true },
+            DType::U8 => Kind::Eight { signed: false },
+            _ if dtype.bits() == 4 => {
+                let codes: [u8; 8] = std::array::from_fn(|i| ((2 * i) | ((2 * i + 1) << 4)) as u8);
+                let mut values = [0.0; 16];
+                numbers::read(dtype, &codes, 0, &mut values);
+                Kind::Four(values)
+            }
+            _ => return None,
+        };
+        (!scaled || can_list(matrix, inner)).then_some(Self { kind, scaled })
+    }
+
+    /// The lines of elements `inner` of outer row `o`, in order; `inner` starts at a line's first element. What is past
+    /// its end are some numbers.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(crate) fn lines(
+        &self,
+        side: &Side<'_>,
+        (batch, o): (usize, usize),
+        inner: Range<usize>,
+        mut store: impl FnMut(usize, __m512i),
+    ) {
+        let format = side.matrix.format;
+        let global = if side.global.is_empty() { 1.0 } else { numbers::get(DType::F32, side.global, 0) };
+        let (mut scales, mut zeros) = ([1.0_f32; LINE / SHARE], [0.0_f32; LINE / SHARE]);
+        for first in inner.clone().step_by(LINE) {
+            let some = first..(first + LINE).min(inner.end);
+            if self.scaled {
+                let count = some.len().div_ceil(SHARE);
+                let lists = Lists::new(side, batch, first, SHARE);
+                // SAFETY: these are the features.
+                unsafe {
+                    lists.scales(o, &mut scales[..count]);
+                    if format.has_zero() {
+                        lists.zeros(o, &mut zeros[..count]);
+                    }
+                }
+                scales[..count].iter_mut().for_each(|scale| *scale *= global);
+                // Past the last, no number of an earlier part, which may be none.
+                scales[count..].fill(1.0);
+                zeros[count..].fill(0.0);
+            }
+            let line = (first - inner.start) / ELEMENTS;
+            let codes = Columns::of(side, batch, some).column(o);
+            let by = scales.as_chunks::<2>().0.iter().zip(zeros.as_chunks::<2>().0);
+            match self.kind {
+                Kind::Four(values) => {
+                    // SAFETY: sixteen numbers.
+                    let values = unsafe { _mm512_loadu_ps(values.as_ptr()) };
+                    let (mut known, mut table) = ([f32::NAN; 4], _mm512_set1_epi32(0));
+                    for (i, (codes, (&scales, &zeros))) in codes.chunks(ELEMENTS / 2).zip(by).enumerate() {
+                        let wanted = [scales[0], scales[1], zeros[0], zeros[1]];
+                        if wanted != known {
+                            let half = |i: usize| halves(scaled(values, scales[i], zeros[i]));
+                            let first = half(0);
+                            let is_both = scales[0] == scales[1] && zeros[0] == zeros[1];
+                            table = joined(first, if is_both { first } else { half(1) });
+                            known = wanted;
+                        }
+                        store(line + i, _mm512_permutexvar_epi16(places(codes), table));
+                    }
+                }
+                Kind::Eight { signed } => {
+                    for (i, (codes, (&scales, &zeros))) in codes.chunks(ELEMENTS).zip(by).enumerate() {
+                        let half = |i: usize| {
+                            let codes = codes.get(16 * i..).unwrap_or(&[]);
+                            let mask = ((1_u32 << codes.len().min(16)) - 1) as u16;
+                            // SAFETY: of sixteen codes, those that are there.
+                            let codes = unsafe { _mm_maskz_loadu_epi8(mask, codes.as_ptr().cast()) };
+                            let whole = if signed { _mm512_cvtepi8_epi32(codes) } else { _mm512_cvtepu8_epi32(codes) };
+                            let numbers = _mm512_cvtepi32_ps(whole);
+                            halves(if self.scaled { scaled(numbers, scales[i], zeros[i]) } else { numbers })
+                        };
+                        store(line + i, joined(half(0), half(1)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Which of 32 numbers each of 32 codes is: one of the first 16 for the first 16 codes, of the others for the others.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn places(codes: &[u8]) -> __m512i {
+    let mask = ((1_u32 << codes.len().min(16)) - 1) as u16;
+    // SAFETY: of sixteen bytes, those that are there.
+    let pairs = _mm512_cvtepu8_epi32(unsafe { _mm_maskz_loadu_epi8(mask, codes.as_ptr().cast()) });
+    let each = _mm512_or_si512(pairs, _mm512_slli_epi32::<12>(pairs));
+    const UP: i32 = 0x10_0010;
+    let upper = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, UP, UP, UP, UP, UP, UP, UP, UP);
+    _mm512_or_si512(_mm512_and_si512(each, _mm512_set1_epi32(0xf_000f)), upper)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn scaled(numbers: __m512, scale: f32, zero: f32) -> __m512 {
+    _mm512_mul_ps(_mm512_sub_ps(numbers, _mm512_set1_ps(zero)), _mm512_set1_ps(scale))
+}
+
+/// Numbers rounded to bf16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn halves(numbers: __m512) -> __m256i {
+    let bits = _mm512_castps_si512(numbers);
+    let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+    let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
+    let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers);
+    let rounded = _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0_0000));
+    _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn joined(first: __m256i, last: __m256i) -> __m512i {
+    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), last)
+}

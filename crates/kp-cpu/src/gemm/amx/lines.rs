@@ -1,0 +1,220 @@
+//! Operands as tiles: lines of 64 bytes, each a step of k of one row, or four bytes of k of sixteen.
+
+use super::codes::Codes;
+use crate::{
+    amx::{ROW_BYTES, ROWS, TILE_BYTES},
+    gemm::{
+        few::columns::Codes as Columns,
+        side::{LINE, Scaling, Side},
+        vnni::pack::transposed,
+    },
+    numbers,
+};
+use kp_hal::{
+    DType,
+    op::{Matrix, Order, Overflow, Scheme},
+};
+use std::{
+    arch::x86_64::{
+        __m512i, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm256_maskz_loadu_epi8, _mm512_and_si512,
+        _mm512_broadcast_i32x4, _mm512_cvtepu8_epi16, _mm512_loadu_si512, _mm512_maskz_loadu_epi8,
+        _mm512_maskz_loadu_epi16, _mm512_maskz_shuffle_epi8, _mm512_or_si512, _mm512_permutexvar_epi64,
+        _mm512_set1_epi8, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_storeu_si512,
+        _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
+    },
+    ops::Range,
+};
+
+/// Rows that are packed together: those of two tiles.
+pub(crate) const BLOCK: usize = 2 * ROWS;
+
+/// Bytes of a step of a block.
+pub(crate) const STEP_BYTES: usize = 2 * TILE_BYTES;
+
+/// What lines hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Holds {
+    Bf16,
+    Bytes,
+}
+
+impl Holds {
+    /// Elements of a line.
+    pub(crate) fn elements(self) -> usize {
+        match self {
+            Self::Bf16 => ROW_BYTES / 2,
+            Self::Bytes => ROW_BYTES,
+        }
+    }
+}
+
+/// How rows become lines.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lines {
+    /// Their codes are what lines hold.
+    Same,
+    /// Two codes a byte, each of which stands for a byte.
+    Pairs([u8; 16]),
+    /// Codes that stand for numbers of bf16.
+    Codes(Codes),
+    /// As numbers, with scales or without, of which a line holds multiples of `unit` as `dtype`.
+    Numbers { dtype: DType, unit: f32, scaling: Scaling },
+}
+
+impl Lines {
+    /// How the rows of an operand, B's columns among them, become lines that hold `holds`: bytes are multiples of `unit`,
+    /// numbers have their scales or not.
+    pub(crate) fn of(matrix: &Matrix, is_b: bool, k: u32, holds: Holds, unit: f32, scaling: Scaling) -> Self {
+        let lies = matches!((matrix.order, is_b), (Order::Row, false) | (Order::Col, true));
+        let codes = || Codes::of(matrix, k, scaling == Scaling::Applied).filter(|_| lies);
+        let pairs = |value: fn(usize) -> i8| Self::Pairs(std::array::from_fn(|code| value(code) as u8));
+        match (holds, matrix.dtype()) {
+            (Holds::Bf16, DType::Bf16) if lies && matrix.format.scheme == Scheme::None => Self::Same,
+            (Holds::Bf16, _) => codes().map_or(Self::Numbers { dtype: DType::Bf16, unit, scaling }, Self::Codes),
+            (Holds::Bytes, DType::I8 | DType::U8) if lies => Self::Same,
+            (Holds::Bytes, DType::U4) if lies => pairs(|code| code as i8),
+            (Holds::Bytes, DType::I4) if lies => pairs(|code| (code as i8 ^ 8) - 8),
+            (Holds::Bytes, DType::E2m1) if lies => {
+                const TWICE: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
+                pairs(|code| if code < 8 { TWICE[code] } else { -TWICE[code - 8] })
+            }
+            (Holds::Bytes, dtype) => {
+                let dtype = if dtype == DType::U8 { dtype } else { DType::I8 };
+                Self::Numbers { dtype, unit, scaling: Scaling::Left }
+            }
+        }
+    }
+
+    /// Packs outer rows `outer`, a block at most, of elements `inner` to the rows of two tiles a step; what is missing
+    /// becomes zeros. `inner` starts at a line's first element.
+    ///
+    /// # Panics
+    /// If `out` is short.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(crate) fn pack(self, side: &Side<'_>, batch: usize, outer: Range<usize>, inner: Range<usize>, out: &mut [u8]) {
+        let mut store = |row: usize, step: usize, line: __m512i| {
+            let out = &mut out[step * STEP_BYTES + row * ROW_BYTES..][..ROW_BYTES];
+            // SAFETY: 64 bytes.
+            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), line) };
+        };
+        let columns = Columns::of(side, batch, inner.clone());
+        let there = outer.len();
+        for (r, o) in outer.enumerate() {
+            match self {
+                Self::Same => {
+                    for (s, codes) in columns.column(o).chunks(ROW_BYTES).enumerate() {
+                        store(r, s, bytes(codes));
+                    }
+                }
+                Self::Pairs(table) => {
+                    // SAFETY: sixteen bytes.
+                    let table = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(table.as_ptr().cast()) });
+                    for (s, codes) in columns.column(o).chunks(ROW_BYTES / 2).enumerate() {
+                        let mask = !0 >> (ROW_BYTES / 2 - codes.len());
+                        // The last byte may hold something else's code.
+                        let elements = (inner.len() - s * ROW_BYTES).min(ROW_BYTES);
+                        let there = !0 >> (ROW_BYTES - elements);
+                        // SAFETY: of 32 bytes, those that are there.
+                        let pairs = unsafe { _mm256_maskz_loadu_epi8(mask, codes.as_ptr().cast()) };
+                        let pairs = _mm512_cvtepu8_epi16(pairs);
+                        let each = _mm512_or_si512(pairs, _mm512_slli_epi16::<4>(pairs));
+                        let places = _mm512_and_si512(each, _mm512_set1_epi8(15));
+                        store(r, s, _mm512_maskz_shuffle_epi8(there, table, places));
+                    }
+                }
+                Self::Codes(codes) => codes.lines(side, (batch, o), inner.clone(), |s, line| store(r, s, line)),
+                Self::Numbers { dtype, unit, scaling } => {
+                    let (mut numbers, mut line) = ([0.0_f32; LINE], [0_u8; 2 * LINE]);
+                    for first in inner.clone().step_by(LINE) {
+                        let some = first..(first + LINE).min(inner.end);
+                        let numbers = &mut numbers[..some.len()];
+                        side.row(batch, o, some.clone(), scaling, numbers);
+                        if unit != 1.0 {
+                            numbers.iter_mut().for_each(|x| *x *= 1.0 / unit);
+                        }
+                        let codes = &mut line[..dtype.bytes(some.len() as u64) as usize];
+                        numbers::write(dtype, numbers, codes, 0, Overflow::Propagate);
+                        let step = dtype.bytes((first - inner.start) as u64) as usize / ROW_BYTES;
+                        for (s, codes) in codes.chunks(ROW_BYTES).enumerate() {
+                            store(r, step + s, bytes(codes));
+                        }
+                    }
+                }
+            }
+        }
+        let per_line = match self {
+            Self::Same => 8 * ROW_BYTES / side.matrix.dtype().bits() as usize,
+            Self::Pairs(_) => ROW_BYTES,
+            Self::Codes(_) => ROW_BYTES / 2,
+            Self::Numbers { dtype, .. } => 8 * ROW_BYTES / dtype.bits() as usize,
+        };
+        let lines = inner.len().div_ceil(per_line);
+        for r in there..BLOCK {
+            (0..lines).for_each(|s| store(r, s, _mm512_setzero_si512()));
+        }
+    }
+}
+
+/// At most 64 bytes, and zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn bytes(codes: &[u8]) -> __m512i {
+    // SAFETY: of 64 bytes, those that are there.
+    unsafe {
+        match codes.len() {
+            ROW_BYTES => _mm512_loadu_si512(codes.as_ptr().cast()),
+            len => _mm512_maskz_loadu_epi8((1 << len) - 1, codes.as_ptr().cast()),
+        }
+    }
+}
+
+/// Exchanges rows and columns of each of some tiles, in units of four bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) fn turn(tiles: &mut [u8]) {
+    for tile in tiles.as_chunks_mut::<TILE_BYTES>().0 {
+        let mut rows = [_mm512_setzero_si512(); ROWS];
+        for (row, line) in rows.iter_mut().zip(tile.as_chunks::<ROW_BYTES>().0) {
+            *row = bytes(line);
+        }
+        for (line, row) in tile.as_chunks_mut::<ROW_BYTES>().0.iter_mut().zip(transposed(rows)) {
+            // SAFETY: 64 bytes.
+            unsafe { _mm512_storeu_si512(line.as_mut_ptr().cast(), row) };
+        }
+    }
+}
+
+/// Packs elements `inner` of columns `outer`, a block at most, of bf16 that lies in rows of columns, to the lines of two
+/// tiles a step: pairs of elements of sixteen columns. What is missing becomes zeros.
+///
+/// # Panics
+/// If `out` is short.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) fn pack_across(side: &Side<'_>, batch: usize, outer: Range<usize>, inner: Range<usize>, out: &mut [u8]) {
+    let mask = ((1_u64 << outer.len()) - 1) as u32;
+    // What the two that are interleaved take of each 128 bits: the first 16 columns, and the last.
+    let places = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    let row = |i: usize| {
+        if i >= inner.end {
+            return _mm512_setzero_si512();
+        }
+        let codes = &side.codes[2 * side.place(batch, outer.start, i)..][..2 * outer.len()];
+        // The next block is made of what lies beside.
+        _mm_prefetch::<_MM_HINT_T1>(codes.as_ptr().wrapping_add(ROW_BYTES).cast());
+        // SAFETY: of 32 codes, those that are there.
+        _mm512_permutexvar_epi64(places, unsafe { _mm512_maskz_loadu_epi16(mask, codes.as_ptr().cast()) })
+    };
+    let steps = inner.len().div_ceil(Holds::Bf16.elements());
+    for (s, step) in out[..steps * STEP_BYTES].as_chunks_mut::<STEP_BYTES>().0.iter_mut().enumerate() {
+        let (left, right) = step.split_at_mut(TILE_BYTES);
+        for (line, (left, right)) in left.chunks_exact_mut(ROW_BYTES).zip(right.chunks_exact_mut(ROW_BYTES)).enumerate()
+        {
+            let first = inner.start + s * Holds::Bf16.elements() + 2 * line;
+            let (even, odd) = (row(first), row(first + 1));
+            // SAFETY: 64 bytes each.
+            unsafe {
+                _mm512_storeu_si512(left.as_mut_ptr().cast(), _mm512_unpacklo_epi16(even, odd));
+                _mm512_storeu_si512(right.as_mut_ptr().cast(), _mm512_unpackhi_epi16(even, odd));
+            }
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! Products by tiles, cut into tasks, runs of k and blocks of 32 by 32.
+//!
+//! ```text
+//!            n ─▶  panels of 32 columns        a task: some rows × some panels, all of k, by one thread
+//!          ┌──┬──┬──┬──┐
+//!        k ├──┼──┼──┼──┤  a block of B, 16 steps of k, is packed in L1 or read where it lies,
+//!          └──┴──┴──┴──┘
+//!     k          n
+//!   ┌────┐ ┌──┬──┬──┬──┐
+//! m ├────┤ ├──┼──┼──┼──┤  and meets all rows of the task, which were packed once for all tasks; sums stay in L2
+//!   └────┘ └──┴──┴──┴──┘
+//! ```
+//! Columns of B that are contiguous are lines of the left operand as they are, so then A is the right one, and blocks of sums
+//! are turned in the end: B need not be.
+
+use super::{
+    lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
+    source::{Source, unit_of},
+    tile::{Dot, Operand, Tile},
+};
+use crate::{
+    act::Tail,
+    amx::{ROWS, Tiles},
+    gemm::{
+        few::columns::{self, bytes_mut},
+        finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
+        product::{self, Item, Product, Summing, Sums},
+        side::Scaling,
+        vnni::{
+            end::End,
+            pack::{ask, transposed},
+        },
+        vnni_few_rows::varies,
+    },
+    kernel::{self, Disjoint, Output},
+    memory::cut,
+    simd::run_widest,
+    threads,
+};
+use kp_hal::{
+    DType, Launch, Queue, Result,
+    op::{Gemm, GemmArgs, GemmSpec, Matrix},
+};
+use std::{
+    any::TypeId,
+    arch::x86_64::{_mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512},
+    marker::PhantomData,
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+/// Steps of k of a block of B: 32 KB of tiles.
+const DEEP: usize = 16;
+
+/// Most rows of a task, whose steps of a run and whose sums stay in L2; and most bytes of these sums.
+pub(super) const MOST_ROWS: usize = 512;
+const MOST_SUMS: usize = 512 << 10;
+
+/// The least blocks of rows that are worth packing a block of B for, where columns can be divided instead.
+const LEAST_BLOCKS: usize = 4;
+
+/// Tasks that each thread finds, where there is enough for them.
+const TASKS: usize = 3;
+
+/// A product cut into tiles.
+pub(crate) struct ByTiles<E> {
+    spec: GemmSpec,
+    panels: Panels,
+    summing: Summing,
+    holds: Holds,
+    dot: Dot,
+    a: Lines,
+    b: Source,
+    /// Whether sums are still to be multiplied by scales of rows and columns.
+    scaled: bool,
+    /// Tasks there are along m and n.
+    grid: [usize; 2],
+    kind: PhantomData<E>,
+}
+
+impl<E: Tail> ByTiles<E> {
+    pub(crate) fn new(spec: &GemmSpec, holds: Holds) -> Self {
+        let panels = Panels::of(spec, BLOCK);
+        let is_signed = |matrix: &Matrix| matrix.dtype() != DType::U8;
+        let late = holds == Holds::Bytes || !varies(&spec.b, spec.k);
+        let b = Source::of(spec, &panels, holds, if late { Scaling::Left } else { Scaling::Applied });
+        let dot = match (holds, b) {
+            (Holds::Bf16, _) => Dot::Bf16,
+            (Holds::Bytes, Source::Left(_)) => Dot::Bytes { left: is_signed(&spec.b), right: is_signed(&spec.a) },
+            (Holds::Bytes, _) => Dot::Bytes { left: is_signed(&spec.a), right: is_signed(&spec.b) },
+        };
+        let has_scales = |matrix: &Matrix| matrix.format.scale_dtype().is_some();
+        let scaled = late && (has_scales(&spec.a) || has_scales(&spec.b));
+        // Scales are applied before `Finish` sees the sums.
+        let mut summing = Summing::of(spec);
+        summing.sums = Sums::Added;
+        Self {
+            spec: *spec,
+            panels,
+            summing,
+            holds,
+            dot,
+            a: Lines::of(&spec.a, false, spec.k, holds, unit_of(&spec.a, holds), Scaling::Left),
+            b,
+            scaled,
+            grid: grid(&panels, spec.m as usize, threads::count()),
+            kind: PhantomData,
+        }
+    }
+
+    fn is_turned(&self) -> bool {
+        matches!(self.b, Source::Left(_))
+    }
+
+    /// Steps of k.
+    fn steps(&self) -> usize {
+        (self.spec.k as usize).div_ceil(self.holds.elements())
+    }
+
+    /// Blocks of rows there are, and the most that a task has.
+    fn blocks(&self) -> [usize; 2] {
+        let blocks = (self.spec.m as usize).div_ceil(BLOCK);
+        [blocks, blocks.div_ceil(self.grid[0].max(1))]
+    }
+
+    /// Columns of a task.
+    fn ld(&self) -> usize {
+        (self.panels.count() / self.panels.unit()).div_ceil(self.grid[1].max(1)) * self.panels.unit() * BLOCK
+    }
+
+    /// Bytes of A made ready.
+    fn a_bytes(&self) -> usize {
+        self.blocks()[0] * self.steps() * STEP_BYTES
+    }
+
+    /// Work space of a thread: a block of B, sums, a block of rows of them turned, and the same finished, with factors of
+    /// rows and columns and what finishing needs.
+    fn work_lens(&self) -> [usize; 4] {
+        let ld = self.ld();
+        let sums = self.blocks()[1] * BLOCK * ld;
+        let turned = if self.is_turned() { BLOCK * ld } else { 0 };
+        [DEEP * STEP_BYTES, sums, turned, BLOCK * ld + BLOCK + ld + finish_len(ld)]
+    }
+
+    fn work_bytes(&self) -> usize {
+        let [block, sums, turned, ends] = self.work_lens();
+        let bytes = |len: usize, size: usize| (len * size).next_multiple_of(64);
+        block + bytes(sums, 4) + bytes(turned, 4) + bytes(ends, size_of::<E>())
+    }
+
+    fn stage(&self) -> usize {
+        if is_staged(&self.spec) { self.spec.m as usize * self.spec.d_cols() as usize } else { 0 }
+    }
+
+    pub(crate) fn scratch_bytes(&self) -> u64 {
+        let stage = (self.stage() * size_of::<E>()).next_multiple_of(64);
+        (self.a_bytes() + threads::count() * self.work_bytes() + stage + codes_bytes(&self.spec)) as u64
+    }
+
+    /// The scratch of [`Self::item`], the stage, and the codes to transpose.
+    pub(crate) fn scratch<'s>(&self, scratch: &'s mut [u8]) -> (&'s mut [u8], &'s mut [E], &'s mut [u8]) {
+        let (scratch, mut rest) = scratch.split_at_mut(self.a_bytes() + threads::count() * self.work_bytes());
+        let stage = cut::<E>(&mut rest, self.stage());
+        (scratch, stage, &mut rest[..codes_bytes(&self.spec)])
+    }
+
+    /// Where steps from `first` on, a run's first, of block `block` of `blocks` lie: run after run, so that the end of one
+    /// block asks for the next.
+    fn place(&self, blocks: usize, block: usize, first: usize) -> usize {
+        let run = (self.steps() - first).min(DEEP);
+        (first * blocks + block * run) * STEP_BYTES
+    }
+
+    /// Packs the rows of an item.
+    fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
+        let (k, steps, elements) = (self.spec.k as usize, self.steps(), self.holds.elements());
+        let parts = steps.div_ceil(DEEP);
+        let a = Output::of(a);
+        threads::for_each(item.rows.div_ceil(BLOCK) * parts, |i| {
+            let (block, first) = (i / parts, i % parts * DEEP);
+            let some = first..(first + DEEP).min(steps);
+            let at = self.place(item.rows.div_ceil(BLOCK), block, some.start);
+            // SAFETY: each part of each block once.
+            let out = unsafe { a.part(at..at + some.len() * STEP_BYTES) };
+            let rows = item.row + block * BLOCK..item.row + ((block + 1) * BLOCK).min(item.rows);
+            let inner = some.start * elements..(some.end * elements).min(k);
+            // SAFETY: `supports` asked for the features.
+            unsafe {
+                self.a.pack(&product.a, item.row_batch, rows, inner, out);
+                if self.is_turned() {
+                    turn(out);
+                }
+            }
+        });
+    }
+
+    /// Steps `steps` of panel `p`, packed to `out` unless they lie.
+    fn block(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>, out: &mut [u8]) -> Operand {
+        let (b, elements) = (&product.b, self.holds.elements());
+        let columns = self.panels.columns(p);
+        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
+        match self.b {
+            // SAFETY: `supports` asked for the features.
+            Source::Left(lines) => unsafe { lines.pack(b, item.b, columns, inner, out) },
+            // SAFETY: as above.
+            Source::Across => unsafe { pack_across(b, item.b, columns, inner, out) },
+            Source::Panels(width) => {
+                // Where the second sixteen columns are none, those before once more.
+                let second = if columns.len() > ROWS { columns.start + ROWS } else { columns.start };
+                let at = [columns.start, second].map(|column| {
+                    let first = b.place(item.b, column, inner.start);
+                    b.codes[b.matrix.dtype().bytes(first as u64) as usize..].as_ptr()
+                });
+                return Operand { at, ld: 4 * width, step: 4 * width * ROWS };
+            }
+        }
+        Operand::packed(out.as_ptr())
+    }
+
+    /// Computes and finishes rows `rows` of an item, which begin at a block, and the columns of panels `run`.
+    ///
+    /// # Safety
+    /// No other thread has the same elements of D.
+    unsafe fn task(&self, task: &Task<'_, '_, E>, rows: Range<usize>, run: Range<usize>, mut work: &mut [u8]) {
+        let Task { finish, a, tiles } = *task;
+        let (product, item) = (finish.product, finish.item);
+        let [block_len, sums_len, turned_len, ends_len] = self.work_lens();
+        let block = cut::<i8>(&mut work, block_len);
+        let sums = cut::<u32>(&mut work, sums_len);
+        let turned = cut::<u32>(&mut work, turned_len);
+        let ends = cut::<E>(&mut work, ends_len);
+        let (all_steps, ld, blocks) = (self.steps(), run.len() * BLOCK, rows.len().div_ceil(BLOCK));
+        if all_steps == 0 {
+            sums.fill(0);
+        }
+        for first in (0..all_steps).step_by(DEEP) {
+            let steps = first..(first + DEEP).min(all_steps);
+            for (i, p) in run.clone().enumerate() {
+                let of_b = self.block(product, item, p, steps.clone(), bytes_mut(block));
+                let next = match p + 1 < run.end {
+                    true => (p + 1, steps.clone()),
+                    false => (run.start, steps.end..(steps.end + DEEP).min(all_steps)),
+                };
+                for j in 0..blocks {
+                    self.ask(product, item, next.clone(), j, blocks);
+                    let at = self.place(item.rows.div_ceil(BLOCK), rows.start / BLOCK + j, first);
+                    let of_a = Operand::packed(a[at..][..steps.len() * STEP_BYTES].as_ptr());
+                    let (left, right) = if self.is_turned() { (of_b, of_a) } else { (of_a, of_b) };
+                    // Turned, blocks are one after the other.
+                    let (at, of_row) = match self.is_turned() {
+                        true => ((j * run.len() + i) * BLOCK * BLOCK, BLOCK),
+                        false => (j * BLOCK * ld + i * BLOCK, ld),
+                    };
+                    let upper = sums[at..][..(BLOCK - 1) * of_row + BLOCK].as_mut_ptr();
+                    let tile = Tile {
+                        left,
+                        right,
+                        steps: steps.len(),
+                        sums: [upper, upper.wrapping_add(ROWS * of_row)],
+                        sums_ld: 4 * of_row,
+                        first: (first == 0).into(),
+                    };
+                    // SAFETY: the operands are as they were packed or lie, the sums are this thread's, and `supports`
+                    // asked for the features.
+                    unsafe { tile.run(self.dot, tiles) };
+                }
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { self.end(finish, rows, run, sums, turned, ends) };
+    }
+
+    /// Asks for part `part` of `parts` of what a block of B will be packed from.
+    fn ask(&self, product: &Product<'_>, item: Item, (p, steps): (usize, Range<usize>), part: usize, parts: usize) {
+        let elements = self.holds.elements();
+        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
+        ask(&product.b, item.b, self.panels.columns(p), inner, part, parts);
+    }
+
+    /// Finishes the sums of a task.
+    ///
+    /// # Safety
+    /// No other thread has the same elements of D.
+    unsafe fn end(
+        &self,
+        finish: &Finish<'_, '_, E>,
+        rows: Range<usize>,
+        run: Range<usize>,
+        sums: &mut [u32],
+        turned: &mut [u32],
+        ends: &mut [E],
+    ) {
+        let ld = run.len() * BLOCK;
+        let (row_factors, ends) = ends.split_at_mut(BLOCK);
+        let (column_factors, ends) = ends.split_at_mut(ld);
+        let (ends, rest) = ends.split_at_mut(BLOCK * ld);
+        let is_sum = self.dot == Dot::Bf16 && !self.scaled && TypeId::of::<E>() == TypeId::of::<f32>();
+        if is_sum && !self.is_turned() {
+            let sums = columns::numbers::<E>(bytes_mut(sums));
+            // SAFETY: passed on.
+            return unsafe { finish.tile(rows, run, sums, ld, rest) };
+        }
+        if !is_sum {
+            self.column_factors(finish, run.clone(), column_factors);
+        }
+        for (j, first) in rows.clone().step_by(BLOCK).enumerate() {
+            let some = first..(first + BLOCK).min(rows.end);
+            let numbers = match self.is_turned() {
+                true => {
+                    let blocks = &sums[j * BLOCK * ld..][..BLOCK * ld];
+                    for (i, block) in blocks.chunks_exact(BLOCK * BLOCK).enumerate() {
+                        // SAFETY: `supports` asked for the features.
+                        unsafe { turn_sums(block, &mut turned[i * BLOCK..], ld) };
+                    }
+                    &mut *turned
+                }
+                false => &mut sums[j * BLOCK * ld..][..BLOCK * ld],
+            };
+            if is_sum {
+                let numbers = columns::numbers::<E>(bytes_mut(numbers));
+                // SAFETY: passed on.
+                unsafe { finish.tile(some, run.clone(), numbers, ld, rest) };
+                continue;
+            }
+            self.row_factors(finish, some.clone(), row_factors);
+            for ((ends, sums), &row) in ends.chunks_exact_mut(ld).zip(numbers.chunks_exact(ld)).zip(&*row_factors) {
+                let is_whole = self.dot != Dot::Bf16;
+                run_widest(ld, End { sums, is_whole, row, by: column_factors, ends });
+            }
+            // SAFETY: passed on.
+            unsafe { finish.tile(some, run.clone(), ends, ld, rest) };
+        }
+    }
+
+    /// What sums of the columns of panels `run` are worth.
+    fn column_factors(&self, finish: &Finish<'_, '_, E>, run: Range<usize>, out: &mut [E]) {
+        let unit = E::from_f32(unit_of(&self.spec.a, self.holds) * unit_of(&self.spec.b, self.holds));
+        out.fill(unit);
+        if !self.scaled {
+            return;
+        }
+        for (p, out) in run.zip(out.chunks_exact_mut(BLOCK)) {
+            let columns = self.panels.columns(p);
+            let out = &mut out[..columns.len()];
+            finish.product.b.scales_of(finish.item.b, columns, 0, out);
+            out.iter_mut().for_each(|factor| *factor *= unit);
+        }
+    }
+
+    /// What sums of rows `rows` are worth.
+    fn row_factors(&self, finish: &Finish<'_, '_, E>, rows: Range<usize>, out: &mut [E]) {
+        out.fill(E::ONE);
+        if self.scaled {
+            let item = finish.item;
+            let of = item.row + rows.start..item.row + rows.end;
+            finish.product.a.scales_of(item.row_batch, of, 0, &mut out[..rows.len()]);
+        }
+    }
+
+    /// Computes an item; sums that must wait for their rows go to `stage`.
+    ///
+    /// # Safety
+    /// No other thread computes the same rows of D.
+    pub(crate) unsafe fn item(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        scratch: &mut [u8],
+        stage: Option<Disjoint<'_, E>>,
+    ) {
+        let (a, work) = scratch.split_at_mut(self.a_bytes());
+        self.prepare(product, item, a);
+        let a = &*a;
+        let work = Output::of(work);
+        let unit = self.panels.unit();
+        let (blocks, units) = (item.rows.div_ceil(BLOCK), self.panels.count() / unit);
+        let [down, across] = [self.grid[0].min(blocks), self.grid[1]];
+        let finish = Finish { product, item, summing: self.summing, panels: self.panels, stage };
+        let next = AtomicUsize::new(0);
+        threads::for_each(threads::count().min(down * across), |slot| {
+            let bytes = self.work_bytes();
+            // SAFETY: a slot belongs to one thread.
+            let work = unsafe { work.part(slot * bytes..(slot + 1) * bytes) };
+            // SAFETY: `supports` asked for the feature, and what this calls has no tiles of its own.
+            let tiles = unsafe { Tiles::new() };
+            let task = Task { finish: &finish, a, tiles: &tiles };
+            loop {
+                let t = next.fetch_add(1, Relaxed);
+                if t >= down * across {
+                    return;
+                }
+                // Neighbouring tasks share a panel's memory.
+                let (i, j) = (t % down, t / down);
+                let row = |i: usize| (blocks * i / down * BLOCK).min(item.rows);
+                let panel = |j: usize| units * j / across * unit;
+                // SAFETY: tasks have their own elements of D.
+                unsafe { self.task(&task, row(i)..row(i + 1), panel(j)..panel(j + 1), work) };
+            }
+        });
+    }
+}
+
+/// What tasks share.
+struct Task<'t, 'p, E> {
+    finish: &'t Finish<'p, 'p, E>,
+    a: &'t [u8],
+    tiles: &'t Tiles,
+}
+
+/// How many tasks `rows` rows and `panels` make along each, for `threads` threads.
+fn grid(panels: &Panels, rows: usize, threads: usize) -> [usize; 2] {
+    let (blocks, units) = (rows.div_ceil(BLOCK), panels.count() / panels.unit());
+    if blocks == 0 || units == 0 {
+        return [0, 0];
+    }
+    let (mut down, most) = (blocks.div_ceil(MOST_ROWS / BLOCK), MOST_SUMS / (BLOCK * BLOCK * size_of::<f32>()));
+    // Sums stay near.
+    let mut across = units.div_ceil((most / (blocks.div_ceil(down) * panels.unit())).max(1));
+    let wanted = if threads == 1 { 1 } else { TASKS * threads };
+    while down * across < wanted {
+        // Both operands are read from afar, but B may also be packed once more for each task below another.
+        let (high, wide) = (blocks / down, units * panels.unit() / across);
+        match (high >= 2 * LEAST_BLOCKS && high > 4 * wide, across < units) {
+            (false, true) => across += 1,
+            (true, _) => down += 1,
+            (false, false) if down < blocks => down += 1,
+            (false, false) => break,
+        }
+    }
+    // As much for one thread as for another.
+    let across = if down % threads != 0 { across.next_multiple_of(threads).min(units) } else { across };
+    [down, across]
+}
+
+/// Writes 32 rows of 32 sums as columns, rows of `out` `ld` apart.
+///
+/// # Panics
+/// If `block` or `out` is short.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn turn_sums(block: &[u32], out: &mut [u32], ld: usize) {
+    for (i, j) in [(0, 0), (0, ROWS), (ROWS, 0), (ROWS, ROWS)] {
+        let mut rows = [_mm512_setzero_si512(); ROWS];
+        for (r, row) in rows.iter_mut().enumerate() {
+            let sums = &block[(i + r) * BLOCK + j..][..ROWS];
+            // SAFETY: sixteen sums.
+            *row = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
+        }
+        for (c, row) in transposed(rows).into_iter().enumerate() {
+            let out = &mut out[(j + c) * ld + i..][..ROWS];
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), row) };
+        }
+    }
+}
+
+impl<E: Tail> Launch<Gemm> for ByTiles<E> {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
+        let spec = &self.spec;
+        // SAFETY: the arguments were checked, says the caller.
+        let product = unsafe { Product::of(spec, args) };
+        let (scratch, stage, codes) = self.scratch(kernel::own(queue).scratch());
+        for batch in 0..spec.batch as usize {
+            let item = product::item(spec, batch);
+            let waiting = (!stage.is_empty()).then(|| Disjoint::of(&mut *stage));
+            // SAFETY: items have their own D.
+            unsafe { self.item(&product, item, scratch, waiting) };
+            if is_staged(spec) {
+                store_staged(&product, batch, item.rows, stage, codes);
+            }
+        }
+        Ok(())
+    }
+}

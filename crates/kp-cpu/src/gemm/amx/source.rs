@@ -1,0 +1,84 @@
+//! How B becomes tiles, and how long a product by tiles takes.
+
+use super::{
+    lines::{BLOCK, Holds, Lines},
+    product::MOST_ROWS,
+};
+use crate::{
+    amx::ROWS,
+    gemm::{finish::Panels, side::Scaling, vnni_few_rows::unit},
+};
+use kp_hal::{
+    Caps, DType, Nanos,
+    op::{GemmSpec, Matrix, Order},
+};
+
+/// How blocks of B become tiles.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// Its columns are packed as rows of the left operand.
+    Left(Lines),
+    /// Its rows are packed as lines of the right operand.
+    Across,
+    /// It lies in panels of lines of the right operand, so many columns wide.
+    Panels(usize),
+}
+
+impl Source {
+    pub(super) fn of(spec: &GemmSpec, panels: &Panels, holds: Holds, scaling: Scaling) -> Self {
+        let elements = holds.elements();
+        let plain = holds == Holds::Bf16 && spec.b.dtype() == DType::Bf16;
+        match spec.b.order {
+            Order::Panel { width, depth }
+                if (plain || holds == Holds::Bytes && spec.b.dtype().bits() == 8)
+                    && usize::from(depth) == elements / ROWS
+                    && usize::from(width).is_multiple_of(ROWS)
+                    && (spec.k as usize).is_multiple_of(elements)
+                    && panels.are_those_of_b() =>
+            {
+                Self::Panels(width.into())
+            }
+            Order::Row if plain => Self::Across,
+            Order::Panel { width, depth: 1 }
+                if plain && usize::from(width).is_multiple_of(BLOCK) && panels.are_those_of_b() =>
+            {
+                Self::Across
+            }
+            _ => Self::Left(Lines::of(&spec.b, true, spec.k, holds, unit_of(&spec.b, holds), scaling)),
+        }
+    }
+}
+
+/// What a whole step of an operand is worth.
+pub(super) fn unit_of(matrix: &Matrix, holds: Holds) -> f32 {
+    if holds == Holds::Bytes { unit(matrix.format) } else { 1.0 }
+}
+
+/// Cycles that an element of an operand takes to become part of a tile, as measured from cache.
+fn cycles(lines: Lines) -> f64 {
+    match lines {
+        Lines::Same | Lines::Pairs(_) => 0.1,
+        Lines::Codes(_) => 0.4,
+        Lines::Numbers { .. } => 2.0,
+    }
+}
+
+/// Multiplying at a measured fraction of the peak, packing, and reading in `memory`; `rows` and `items` of B in all.
+pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, holds: Holds, memory: Nanos, rows: f64, items: u32) -> Nanos {
+    let panels = Panels::of(spec, BLOCK);
+    let (items, k) = (f64::from(items), f64::from(spec.k));
+    let whole = |n: f64, multiple: usize| (n / multiple as f64).ceil() * multiple as f64;
+    let rate = caps.rates.get(if holds == Holds::Bf16 { DType::Bf16 } else { DType::I8 });
+    let columns = (panels.count() * BLOCK) as f64;
+    let multiply = 2.0 * items * whole(rows / items.max(1.0), BLOCK) * columns * whole(k, holds.elements());
+    let of_b = match Source::of(spec, &panels, holds, Scaling::Left) {
+        Source::Left(lines) => cycles(lines),
+        Source::Across => 0.1,
+        Source::Panels(_) => 0.0,
+    };
+    let of_a = cycles(Lines::of(&spec.a, false, spec.k, holds, 1.0, Scaling::Left)) + 0.1;
+    let times = (f64::from(spec.m) / MOST_ROWS as f64).ceil();
+    let cycles = k * (rows * of_a + items * columns * of_b * times);
+    let pack = cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+    Nanos::from_secs(multiply / (0.7 * rate) + pack.max(memory.as_secs() / 0.8) + 3e-6 * items)
+}

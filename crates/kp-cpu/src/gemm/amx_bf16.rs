@@ -1,0 +1,87 @@
+//! D = A·B in bf16 by tiles of AMX, summed in f32; B of bf16, or of 8 or 4 bits, which become bf16 as they are packed.
+//!
+//! See [`super::amx::product`] for how it is cut. Codes of 8 and 4 bits are bf16 numbers, so scales that are those of whole
+//! columns are left to the end; scales that change along k multiply codes first, and the product is rounded to bf16.
+//! Limits: AMX and AVX-512; sums in f32; numbers below 2⁻¹²⁶, of operands and between them, count as 0; the order
+//! in which sums are made is the tiles', so not `batch-invariant`.
+
+use super::amx::{lines::Holds, product::ByTiles, source::estimate};
+use super::vnni_few_rows::ends_wide;
+use crate::kernel;
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Acc, Gemm, GemmProblem, GemmSpec, Repro, Scheme, Sparsity},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel.
+pub(crate) struct AmxBf16;
+
+/// What packs and finishes for tiles.
+pub(super) const VECTORS: [&str; 4] = ["avx512f", "avx512bw", "avx512dq", "avx512vl"];
+
+impl Kernel<Gemm> for AmxBf16 {
+    fn name(&self) -> &'static str {
+        "amx_bf16"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("amx_bf16.rs"))
+                ^ source_hash(include_bytes!("amx/tile.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("amx/lines.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("amx/codes.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("amx/source.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("amx/product.rs")).rotate_left(5)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        supports(caps, p, p.repro())
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+        let (_, memory) = Nanos::floors(caps, p);
+        estimate(caps, p, Holds::Bf16, memory, f64::from(p.batch) * f64::from(p.m), p.batch)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        macro_rules! plan {
+            ($end:ty) => {{
+                let code = ByTiles::<$end>::new(p, Holds::Bf16);
+                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+            }};
+        }
+        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+    }
+}
+
+/// Whether `caps` and the types and sums of `p` suit products by tiles.
+pub(crate) fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
+    if let Some(need) = ["amx-tile", "amx-bf16"].into_iter().chain(VECTORS).find(|feature| !caps.has(feature)) {
+        return Err(Unsupported::Feature { need });
+    }
+    if repro == Repro::BatchInvariant {
+        return Err(Unsupported::Repro { asked: repro });
+    }
+    if !matches!(p.acc, Acc::F32 | Acc::F32Fast) {
+        return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
+    }
+    if p.sparsity != Sparsity::Dense {
+        return Err(Unsupported::Option { option: "sparse", got: p.sparsity.to_string() });
+    }
+    if p.a.dtype() != DType::Bf16 {
+        return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
+    }
+    if p.b.dtype() != DType::Bf16 && p.b.dtype().bits() > 8 {
+        return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+    }
+    for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
+        if matrix.dtype() == DType::Bf16 && matrix.format.scheme != Scheme::None {
+            return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
+        }
+    }
+    Ok(Variants::ONE)
+}

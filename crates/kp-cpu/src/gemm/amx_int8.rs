@@ -1,0 +1,65 @@
+//! D = A·B of 8- or 4-bit codes on both sides by tiles of AMX, in exact sums of i32.
+//!
+//! See [`super::amx::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be any; no
+//! scales or zero points that change along k.
+
+use super::{
+    amx::{lines::Holds, product::ByTiles, source::estimate},
+    amx_bf16::VECTORS,
+    vnni_few_rows::{ends_wide, supports, varies},
+};
+use crate::kernel;
+use kp_hal::{
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Gemm, GemmProblem},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel.
+pub(crate) struct AmxInt8;
+
+impl Kernel<Gemm> for AmxInt8 {
+    fn name(&self) -> &'static str {
+        "amx_int8"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("amx_int8.rs"))
+                ^ source_hash(include_bytes!("amx/tile.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("amx/lines.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("amx/source.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("amx/product.rs")).rotate_left(4)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        if let Some(need) = ["amx-tile", "amx-int8"].into_iter().chain(VECTORS).find(|feature| !caps.has(feature)) {
+            return Err(Unsupported::Feature { need });
+        }
+        supports(caps, p)?;
+        for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
+            if varies(matrix, p.k) {
+                return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
+            }
+        }
+        Ok(Variants::ONE)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+        let (_, memory) = Nanos::floors(caps, p);
+        estimate(caps, p, Holds::Bytes, memory, f64::from(p.batch) * f64::from(p.m), p.batch)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        macro_rules! plan {
+            ($end:ty) => {{
+                let code = ByTiles::<$end>::new(p, Holds::Bytes);
+                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+            }};
+        }
+        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+    }
+}

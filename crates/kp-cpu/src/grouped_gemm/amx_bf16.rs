@@ -1,0 +1,94 @@
+//! D\[rows of g\] = A\[rows of g\]·B\[g\] in bf16 by tiles of AMX: group after group, each as `gemm` does it.
+//!
+//! Every thread works on every group, since groups may differ in size by any factor. Limits: as those of `gemm`'s kernel of
+//! this name.
+
+use crate::{
+    act::Tail,
+    gemm::{
+        amx::{lines::Holds, product::ByTiles, source::estimate},
+        amx_bf16::supports,
+        finish::store_staged,
+        product::{self, Product},
+        vnni_few_rows::ends_wide,
+    },
+    kernel::{self, Disjoint, input},
+    numbers,
+};
+use kp_hal::{
+    Caps, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Variant,
+    op::{GroupedGemm, GroupedGemmArgs, GroupedGemmProblem, GroupedGemmSpec, Grouping},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel.
+pub(crate) struct AmxBf16;
+
+impl Kernel<GroupedGemm> for AmxBf16 {
+    fn name(&self) -> &'static str {
+        "amx_bf16"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("amx_bf16.rs"))
+                ^ source_hash(include_bytes!("../gemm/amx/tile.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("../gemm/amx/lines.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("../gemm/amx/codes.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("../gemm/amx/source.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("../gemm/amx/product.rs")).rotate_left(5)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
+        supports(caps, &p.gemm, p.repro())
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, _: Variant) -> Nanos {
+        let repeats = if p.grouping == Grouping::Masked { p.gemm.batch } else { 1 };
+        let (_, memory) = Nanos::floors(caps, p);
+        estimate(caps, &p.gemm, Holds::Bf16, memory, f64::from(repeats) * f64::from(p.gemm.m), p.gemm.batch)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
+        macro_rules! plan {
+            ($end:ty) => {{
+                let code = Grouped { spec: *p.spec(), form: ByTiles::<$end>::new(&p.gemm, Holds::Bf16) };
+                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+                Ok(unsafe { kernel::plan(self, device, p, variant, code.form.scratch_bytes(), code) })
+            }};
+        }
+        if ends_wide(&p.gemm) { plan!(f64) } else { plan!(f32) }
+    }
+}
+
+struct Grouped<E> {
+    spec: GroupedGemmSpec,
+    form: ByTiles<E>,
+}
+
+impl<E: Tail> Launch<GroupedGemm> for Grouped<E> {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GroupedGemmArgs<'_>) -> Result<()> {
+        let Self { spec, form } = self;
+        // SAFETY: the arguments were checked, says the caller.
+        let (product, groups) = unsafe { (Product::of_groups(spec, args), input(&args.groups)) };
+        let (scratch, stage, codes) = form.scratch(kernel::own(queue).scratch());
+        let staged = !stage.is_empty();
+        let count = spec.gemm.batch as usize;
+        for g in 0..count {
+            let item = product::group(spec, groups, g);
+            let waiting = staged.then(|| Disjoint::of(&mut *stage));
+            // SAFETY: groups have their own rows of D; where they do not, they are computed one after the other.
+            unsafe { form.item(&product, item, scratch, waiting) };
+            if staged && spec.grouping == Grouping::Masked {
+                store_staged(&product, item.row_batch, item.rows, stage, codes);
+            }
+        }
+        if staged && spec.grouping == Grouping::Contiguous {
+            let end = numbers::index(groups, count).clamp(0, spec.gemm.m as i32) as usize;
+            store_staged(&product, 0, end, stage, codes);
+        }
+        Ok(())
+    }
+}
