@@ -25,6 +25,7 @@ float product_of(uvec3 token, uint head) {
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     if (OF_SINKS == 0u) {
+        // In 32 bits: divided in 64, an H200's driver (580.159) lost the first head of packed sequences with heads apart.
         const uint rows = batch * Q_HEADS * q_len;
         for (uint i = gl_WorkGroupID.x * 64u + thread; i < rows; i += gl_NumWorkGroups.x * 64u) {
             const uint query = i % q_len;

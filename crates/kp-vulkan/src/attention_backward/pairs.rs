@@ -18,9 +18,8 @@ use crate::{
     shaders::{Shader, shader},
 };
 use kp_hal::{
-    Caps, DType, Device, DeviceKind, Kernel, Launch, Nanos, Plan, Queue, Result, SliceMut, Support, Unsupported,
-    Variant, Variants,
-    op::{AttentionBackward, AttentionBackwardArgs, AttentionBackwardProblem, HeadLayout, Lens, Spec},
+    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, SliceMut, Support, Unsupported, Variant, Variants,
+    op::{AttentionBackward, AttentionBackwardArgs, AttentionBackwardProblem, Lens, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -81,11 +80,6 @@ impl Kernel<AttentionBackward> for Pairs {
             if got.bits() < 8 {
                 return Err(Unsupported::DType { operand, got });
             }
-        }
-        // An H200's driver made NaN of the first head of these, and nobody knows yet why; others do not.
-        if caps.kind != DeviceKind::SoftwareGpu && f.layout == HeadLayout::Bhsd && matches!(f.lens, Lens::Packed { .. })
-        {
-            return Err(Unsupported::Layout { operand: "packed q", got: f.layout.to_string() });
         }
         let (dim, most) = (f.qk_dim.max(f.v_dim), MOST_CHUNKS * CHUNK);
         if dim > most {
