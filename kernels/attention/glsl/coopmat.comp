@@ -4,20 +4,27 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_NV_cooperative_matrix2 : require
+#ifdef OF_BF16
+#extension GL_EXT_bfloat16 : require
+#define ELEMENT bfloat16_t
+#else
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#define ELEMENT float16_t
+#endif
+// also bf16: OF_BF16=1
 
-// O = softmax(scale · Q·Kᵀ + mask) · V of f16 on the matrix unit, block of keys by block.
+// O = softmax(scale · Q·Kᵀ + mask) · V of 16-bit floats on the matrix unit, block of keys by block.
 //
 //          BK keys          A group has SUBGROUPS · DEEP · M rows, each subgroup DEEP · M of them, with its queries and its part of
-//         ┌──────┐          O in registers. All of them read a block of keys and values from shared memory, while the next one is
-//  DEEP·M │  0   │          on its way. Scores stay in registers too: what VK_NV_cooperative_matrix2 adds to matrices of
-//         ├──────┤          subgroups finds the greatest of a row, says which element is where, and makes of what a product was
-//         │  1   │          summed in what the next one reads.
+//         ┌──────┐          O in registers. All of them read a block of keys from shared memory while its values are on their way,
+//  DEEP·M │  0   │          then these while the next block's keys are. Scores stay in registers too: what
+//         ├──────┤          VK_NV_cooperative_matrix2 adds to matrices of subgroups finds the greatest of a row, says which
+//         │  1   │          element is where, and makes of what a product was summed in what the next one reads.
 //         └──────┘
 //
-// Weights are rounded to f16 before they multiply V; their sum is of what they were. A row's bits depend on nothing but the
+// Weights are rounded to Q's type before they multiply V; their sum is of what they were. A row's bits depend on nothing but the
 // row, unless its keys are split among groups.
-// Limits: Q, K and V of f16, without scales; dimensions that are multiples of N; shapes that the driver lists,
+// Limits: Q, K and V of the type that ELEMENT is, without scales; dimensions that are multiples of N; shapes that the driver lists,
 // N being K.
 
 #include "attention/glsl/problem.glsl"
@@ -57,18 +64,46 @@ shared float out_tile[SUBGROUPS * M * N];
 // The greatest score of each row and its sum.
 shared float of_rows[2u * BQ];
 
+// As Quad, of what nobody writes meanwhile.
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Fixed { uvec4 v; };
+
+// What is on its way to shared memory: of keys or of values.
+uvec4 next[K_TURNS > V_TURNS ? K_TURNS : V_TURNS];
+
 #define SUMS coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 
-// Rounded number by number: what a driver does to whole matrices is not always that.
-coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> narrowed(SUMS matrix) {
-    coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> halves;
+// A weight, rounded to Q's type. To f16 drivers round, but NVIDIA's cuts off what bf16 has no place for: so nothing is left to cut
+// off. What is 65537 times as much has no place for the low 16 bits either.
+ELEMENT rounded(float x) {
+#ifdef OF_BF16
+    precise const float wide = 65537.0 * x;
+    precise const float high = wide - (wide - x);
+    return ELEMENT(high);
+#else
+    return ELEMENT(x);
+#endif
+}
+
+// Number by number: what a driver does to whole matrices is not always to round them.
+coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> narrowed(SUMS matrix) {
+    coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> halves;
     [[unroll]] for (uint e = 0u; e < matrix.length(); e++) {
-        halves[e] = float16_t(matrix[e]);
+        halves[e] = rounded(matrix[e]);
     }
     return halves;
 }
 
 const float LOG2_E = 1.44269504;
+
+// Whether a score that is seen is its product and a positive factor, and products can be compared in its place.
+bool is_bare() {
+    return SCALE > 0.0 && SOFTCAP == 0.0 && (FLAGS & HAS_SLOPES) == 0u;
+}
+
+// What makes scores of what stands for them.
+float unit() {
+    return is_bare() ? SCALE : 1.0;
+}
 
 float most_of(const in float x, const in float y) {
     return max(x, y);
@@ -82,41 +117,102 @@ float sum_of(const in float x, const in float y) {
 Sequence at_work;
 uint head_at_work;
 
-// `score` of element (`row`, `col`) of a matrix whose first is row `row_0` and key `key_0`.
+// What stands for the score of element (`row`, `col`) of a matrix whose first is row `row_0` and key `key_0`.
 float element_score(const in uint row, const in uint col, const in float x, const in uint row_0, const in uint key_0) {
     const uint head = head_at_work * GROUP + (row_0 + row) % GROUP;
+    if (is_bare()) {
+        return is_seen(at_work, row_0 + row, key_0 + col, head) ? x : -uintBitsToFloat(INFINITE);
+    }
     return score(x, at_work, row_0 + row, key_0 + col, head);
 }
 
 // Eight numbers from `place`.
 uvec4 eight(uint64_t base, uint64_t place) {
     if (RUNS != 0u) {
-        return Quad(base + 2ul * place).v;
+        return Fixed(base + 2ul * place).v;
     }
     uvec4 piece = uvec4(0u);
-    for (uint i = 0u; i < 8u; i++) {
+    [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
         piece[i / 2u] |= uint(Half(base + 2ul * (place + i)).v) << 16u * (i % 2u);
     }
     return piece;
 }
 
-uvec4 key_piece(Sequence s, uint kv_head, uint key, uint piece) {
-    if (key >= s.keys) {
-        return uvec4(0u);
+// Whether a thread's pieces are the same of every so many tokens, which lie one behind the other.
+const bool EVEN = THREADS % K_PIECES + THREADS % V_PIECES + BK * K_PIECES % THREADS + BK * V_PIECES % THREADS + PAGE == 0u;
+
+// Whether a block's pieces can be sent for without a look at each.
+bool is_whole(Sequence s, uint block) {
+    if (RUNS == 0u) {
+        return false;
     }
-    return eight(k, token_place(key_token(s, key), kv_head, KV_HEADS, QK_DIM, K_LD) + piece * 8u);
+    return EVEN && block + BK <= s.keys;
 }
 
-uvec4 value_piece(Sequence s, uint kv_head, uint key, uint piece) {
-    if (key >= s.keys) {
-        return uvec4(0u);
+// Sends for the keys of a block.
+void send_keys(Sequence s, uint kv_head, uint block) {
+    if (is_whole(s, block)) {
+        const uvec3 token = key_token(s, block + gl_LocalInvocationIndex / K_PIECES);
+        const uint64_t place = token_place(token, kv_head, KV_HEADS, QK_DIM, K_LD);
+        const uint64_t from = k + 2ul * place + 16u * (gl_LocalInvocationIndex % K_PIECES);
+        [[unroll]] for (uint i = 0u; i < K_TURNS; i++) {
+            next[i] = Fixed(from + i * (THREADS / K_PIECES * K_LD * 2u)).v;
+        }
+        return;
     }
-    return eight(v, token_place(key_token(s, key), kv_head, KV_HEADS, V_DIM, V_LD) + piece * 8u);
+    [[unroll]] for (uint i = 0u; i < K_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        next[i] = uvec4(0u);
+        if (block + e / K_PIECES < s.keys) {
+            const uvec3 token = key_token(s, block + e / K_PIECES);
+            next[i] = eight(k, token_place(token, kv_head, KV_HEADS, QK_DIM, K_LD) + e % K_PIECES * 8u);
+        }
+    }
 }
 
-// Whether all rows of the tile see all keys of a block, and scores are nothing but products.
+// Sends for the values of a block.
+void send_values(Sequence s, uint kv_head, uint block) {
+    if (is_whole(s, block)) {
+        const uvec3 token = key_token(s, block + gl_LocalInvocationIndex / V_PIECES);
+        const uint64_t place = token_place(token, kv_head, KV_HEADS, V_DIM, V_LD);
+        const uint64_t from = v + 2ul * place + 16u * (gl_LocalInvocationIndex % V_PIECES);
+        [[unroll]] for (uint i = 0u; i < V_TURNS; i++) {
+            next[i] = Fixed(from + i * (THREADS / V_PIECES * V_LD * 2u)).v;
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < V_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        next[i] = uvec4(0u);
+        if (block + e / V_PIECES < s.keys) {
+            const uvec3 token = key_token(s, block + e / V_PIECES);
+            next[i] = eight(v, token_place(token, kv_head, KV_HEADS, V_DIM, V_LD) + e % V_PIECES * 8u);
+        }
+    }
+}
+
+// Puts what was sent for into shared memory.
+void put_keys() {
+    [[unroll]] for (uint i = 0u; i < K_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        if (BK * K_PIECES % THREADS == 0u || e < BK * K_PIECES) {
+            tile[e / K_PIECES * K_LINE + e % K_PIECES] = next[i];
+        }
+    }
+}
+
+void put_values() {
+    [[unroll]] for (uint i = 0u; i < V_TURNS; i++) {
+        const uint e = gl_LocalInvocationIndex + i * THREADS;
+        if (BK * V_PIECES % THREADS == 0u || e < BK * V_PIECES) {
+            tile[V_PART + e / V_PIECES * V_LINE + e % V_PIECES] = next[i];
+        }
+    }
+}
+
+// Whether products stand for scores throughout a block, all of whose keys all rows of the tile see.
 bool is_plain(Sequence s, uint row_0, uint row_1, uint key_0) {
-    if (SOFTCAP != 0.0 || (FLAGS & HAS_SLOPES) != 0u || key_0 + BK > s.keys) {
+    if (!is_bare() || key_0 + BK > s.keys) {
         return false;
     }
     const int ahead = int(s.keys) - int(s.queries);
@@ -168,6 +264,7 @@ void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint lanes = THREADS / SUBGROUPS;
     const float nothing = -uintBitsToFloat(INFINITE);
+    const float factor = unit() * LOG2_E;
     const uint own_row = gl_SubgroupID * DEEP * M;
     const uint tiles = (q_len * GROUP + BQ - 1u) / BQ;
     const uint items = batch * KV_HEADS * tiles * splits;
@@ -198,7 +295,7 @@ void main() {
             tile[e / K_PIECES * K_LINE + e % K_PIECES] = piece;
         }
         barrier();
-        coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseA> queries[DEEP * QK_STEPS];
+        coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA> queries[DEEP * QK_STEPS];
         [[unroll]] for (uint i = 0u; i < DEEP * QK_STEPS; i++) {
             const uint row = own_row + i / QK_STEPS * M;
             coopMatLoad(queries[i], tile, row * K_LINE + i % QK_STEPS * (N / 8u), K_LINE, gl_CooperativeMatrixLayoutRowMajor);
@@ -213,99 +310,81 @@ void main() {
             greatest[i] = SUMS(nothing);
             totals[i] = SUMS(0.0);
         }
-        uvec4 next_keys[K_TURNS];
-        uvec4 next_values[V_TURNS];
-        for (uint key_0 = first; key_0 < last + BK; key_0 += BK) {
-            // The first turn brings the first block, and each of the others uses one that is there and brings the next.
-            const bool starts = key_0 == first;
-            if (!starts) {
-                [[unroll]] for (uint i = 0u; i < K_TURNS; i++) {
-                    const uint e = thread + i * THREADS;
-                    if (BK * K_PIECES % THREADS == 0u || e < BK * K_PIECES) {
-                        tile[e / K_PIECES * K_LINE + e % K_PIECES] = next_keys[i];
-                    }
-                }
-                [[unroll]] for (uint i = 0u; i < V_TURNS; i++) {
-                    const uint e = thread + i * THREADS;
-                    if (BK * V_PIECES % THREADS == 0u || e < BK * V_PIECES) {
-                        tile[V_PART + e / V_PIECES * V_LINE + e % V_PIECES] = next_values[i];
-                    }
-                }
-                barrier();
-            }
-            if (key_0 < last) {
-                [[unroll]] for (uint i = 0u; i < K_TURNS; i++) {
-                    const uint e = thread + i * THREADS;
-                    next_keys[i] = key_piece(s, kv_head, key_0 + e / K_PIECES, e % K_PIECES);
-                }
-                [[unroll]] for (uint i = 0u; i < V_TURNS; i++) {
-                    const uint e = thread + i * THREADS;
-                    next_values[i] = value_piece(s, kv_head, key_0 + e / V_PIECES, e % V_PIECES);
-                }
-            }
-            if (!starts) {
-                const uint block = key_0 - BK;
-                const bool plain = is_plain(s, row_0, row_1, block);
-                SUMS scores[DEEP * KEYS];
-                [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
-                        scores[i * KEYS + j] = SUMS(0.0);
-                    }
-                    [[unroll]] for (uint d = 0u; d < QK_STEPS; d++) {
-                        coopmat<float16_t, gl_ScopeSubgroup, N, N, gl_MatrixUseB> keys;
-                        coopMatLoad(keys, tile, j * N * K_LINE + d * (N / 8u), K_LINE, gl_CooperativeMatrixLayoutColumnMajor);
-                        [[unroll]] for (uint i = 0u; i < DEEP; i++) {
-                            scores[i * KEYS + j] = coopMatMulAdd(queries[i * QK_STEPS + d], keys, scores[i * KEYS + j]);
-                        }
-                    }
-                }
-                coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseA> weights[DEEP * KEYS];
-                [[unroll]] for (uint i = 0u; i < DEEP; i++) {
-                    SUMS most = greatest[i];
-                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                        if (plain) {
-                            scores[i * KEYS + j] *= SCALE;
-                        } else {
-                            coopMatPerElementNV(scores[i * KEYS + j], scores[i * KEYS + j], element_score, row_0 + own_row + i * M, block + j * N);
-                        }
-                        [[unroll]] for (uint e = 0u; e < most.length(); e++) {
-                            most[e] = max(most[e], scores[i * KEYS + j][e]);
-                        }
-                    }
-                    coopMatReduceNV(most, most, gl_CooperativeMatrixReduceRowNV, most_of);
-                    SUMS kept;
-                    [[unroll]] for (uint e = 0u; e < most.length(); e++) {
-                        // Where nothing is seen yet, -infinity less itself would be NaN.
-                        const float against = most[e] == nothing ? 0.0 : most[e] * LOG2_E;
-                        kept[e] = exp2(greatest[i][e] * LOG2_E - against);
-                        float total = totals[i][e] * kept[e];
-                        [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                            const float weight = exp2(scores[i * KEYS + j][e] * LOG2_E - against);
-                            total += weight;
-                            scores[i * KEYS + j][e] = weight;
-                        }
-                        totals[i][e] = total;
-                    }
-                    greatest[i] = most;
-                    [[unroll]] for (uint c = 0u; c < COLS; c++) {
-                        results[i * COLS + c] *= kept;
-                    }
-                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                        weights[i * KEYS + j] = coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseA>(narrowed(scores[i * KEYS + j]));
-                    }
-                }
-                [[unroll]] for (uint c = 0u; c < COLS; c++) {
-                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                        coopmat<float16_t, gl_ScopeSubgroup, N, N, gl_MatrixUseB> values;
-                        coopMatLoad(values, tile, V_PART + j * N * V_LINE + c * (N / 8u), V_LINE, gl_CooperativeMatrixLayoutRowMajor);
-                        [[unroll]] for (uint i = 0u; i < DEEP; i++) {
-                            results[i * COLS + c] = coopMatMulAdd(weights[i * KEYS + j], values, results[i * COLS + c]);
-                        }
-                    }
-                }
-            }
-            // Nobody writes the next block, or the next queries' tile, before everybody has read this one.
+        // Nobody writes keys before everybody has the queries that stand in their place.
+        barrier();
+        if (first < last) {
+            send_keys(s, kv_head, first);
+        }
+        for (uint block = first; block < last; block += BK) {
+            put_keys();
             barrier();
+            send_values(s, kv_head, block);
+            SUMS scores[DEEP * KEYS];
+            [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+                    scores[i * KEYS + j] = SUMS(0.0);
+                }
+                [[unroll]] for (uint d = 0u; d < QK_STEPS; d++) {
+                    coopmat<ELEMENT, gl_ScopeSubgroup, N, N, gl_MatrixUseB> keys;
+                    coopMatLoad(keys, tile, j * N * K_LINE + d * (N / 8u), K_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+                    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+                        scores[i * KEYS + j] = coopMatMulAdd(queries[i * QK_STEPS + d], keys, scores[i * KEYS + j]);
+                    }
+                }
+            }
+            put_values();
+            if (block + BK < last) {
+                send_keys(s, kv_head, block + BK);
+            }
+            if (!is_plain(s, row_0, row_1, block)) {
+                [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                        const uint n = i * KEYS + j;
+                        coopMatPerElementNV(scores[n], scores[n], element_score, row_0 + own_row + i * M, block + j * N);
+                    }
+                }
+            }
+            coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA> weights[DEEP * KEYS];
+            [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+                SUMS most = greatest[i];
+                [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                    [[unroll]] for (uint e = 0u; e < most.length(); e++) {
+                        most[e] = max(most[e], scores[i * KEYS + j][e]);
+                    }
+                }
+                coopMatReduceNV(most, most, gl_CooperativeMatrixReduceRowNV, most_of);
+                SUMS kept;
+                [[unroll]] for (uint e = 0u; e < most.length(); e++) {
+                    // Where nothing is seen yet, -infinity less itself would be NaN. The difference is made first: a product less
+                    // the rounded product of the greatest would be as far from 0 as that was rounded.
+                    const float against = most[e] == nothing ? 0.0 : most[e];
+                    kept[e] = exp2((greatest[i][e] - against) * factor);
+                    float total = totals[i][e] * kept[e];
+                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                        const float weight = exp2((scores[i * KEYS + j][e] - against) * factor);
+                        total += weight;
+                        scores[i * KEYS + j][e] = weight;
+                    }
+                    totals[i][e] = total;
+                }
+                greatest[i] = most;
+                [[unroll]] for (uint c = 0u; c < COLS; c++) {
+                    results[i * COLS + c] *= kept;
+                }
+                [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                    weights[i * KEYS + j] = coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA>(narrowed(scores[i * KEYS + j]));
+                }
+            }
+            barrier();
+            [[unroll]] for (uint c = 0u; c < COLS; c++) {
+                [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                    coopmat<ELEMENT, gl_ScopeSubgroup, N, N, gl_MatrixUseB> values;
+                    coopMatLoad(values, tile, V_PART + j * N * V_LINE + c * (N / 8u), V_LINE, gl_CooperativeMatrixLayoutRowMajor);
+                    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+                        results[i * COLS + c] = coopMatMulAdd(weights[i * KEYS + j], values, results[i * COLS + c]);
+                    }
+                }
+            }
         }
 
         const uint own = gl_SubgroupID * M * N;
@@ -321,7 +400,7 @@ void main() {
             }
         }
         for (uint row = thread; row < BQ; row += THREADS) {
-            of_rows[row] = finish_row(s, kv_head, row_0 + row, split, of_rows[row], of_rows[BQ + row]);
+            of_rows[row] = finish_row(s, kv_head, row_0 + row, split, unit() * of_rows[row], of_rows[BQ + row]);
         }
         barrier();
         [[dont_unroll]] for (uint i = 0u; i < DEEP * COLS; i++) {

@@ -84,11 +84,15 @@ uvec2 in_sight(Sequence s, uint first, uint last) {
     }
 }
 
+// Whether row `row` sees key `key`, both being there.
+bool is_seen(Sequence s, uint row, uint key, uint head) {
+    const uint query = row / GROUP;
+    return key < s.keys && query < s.queries && sees(s, query, int(query) + int(s.keys) - int(s.queries), key, head);
+}
+
 // What the dot product of a query with a key counts for; -infinity where it is not seen.
 float score(float dot_product, Sequence s, uint row, uint key, uint head) {
-    const uint query = row / GROUP;
-    const int position = int(query) + int(s.keys) - int(s.queries);
-    if (key >= s.keys || query >= s.queries || !sees(s, query, position, key, head)) {
+    if (!is_seen(s, row, key, head)) {
         return -uintBitsToFloat(INFINITE);
     }
     float x = SCALE * dot_product;
@@ -96,7 +100,7 @@ float score(float dot_product, Sequence s, uint row, uint key, uint head) {
         x = SOFTCAP * tanh_of(x / SOFTCAP);
     }
     if ((FLAGS & HAS_SLOPES) != 0u) {
-        x += real_at(AT_SLOPES, head) * float(int(key) - position);
+        x += real_at(AT_SLOPES, head) * float(int(key) - (int(row / GROUP) + int(s.keys) - int(s.queries)));
     }
     return x;
 }

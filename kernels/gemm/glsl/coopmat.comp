@@ -14,12 +14,12 @@
 
 // D = A·B of 16-bit floats on the matrix unit, sums in f32, through VK_KHR_cooperative_matrix.
 //
-//        BN                  A group makes tiles of BM × BN. A step brings BK columns of A and BK rows of B to shared memory
-//      ┌─────┬─────┐ BK      as they lie in memory, while the step before multiplies; ACROSS × DOWN subgroups each take a part
-//   BM │  0  │  1  │         of the tile, whose sums they hold as matrices of M × N. What follows the sums goes through shared
-//      ├─────┼─────┤         memory, one such matrix of each subgroup at a time, since nobody else knows which lane has what.
-//      │  2  │  3  │
-//      └─────┴─────┘         Eight elements are loaded at once where all rows start on 16 bytes.
+//        BN                  A group makes tiles of BM × BN; ACROSS × DOWN subgroups each take a part of it, whose sums they hold as
+//      ┌─────┬─────┐ BK      matrices of M × N. A step's BK columns of A and BK rows of B stand in shared memory as they lie in
+//   BM │  0  │  1  │         memory. Once a subgroup has its last matrices of a step, and while it still multiplies them, it stores the
+//      ├─────┼─────┤         next step's, which came meanwhile, and sends for those of the step after. What follows the sums goes
+//      │  2  │  3  │         through shared memory, one matrix of each subgroup at a time, since nobody else knows which lane has
+//      └─────┴─────┘         what. Eight elements are loaded at once where all rows start on 16 bytes.
 //
 // Sums are made in order of k, M, N and K being the same for every problem, so a row's bits depend on nothing but the row.
 // Limits: A and B both of the type that ELEMENT is; sizes below 2^31; shapes that the driver lists.
@@ -37,7 +37,7 @@ layout(constant_id = 17) const uint THREADS = 128u;
 layout(constant_id = 18) const uint M = 16u;
 layout(constant_id = 19) const uint N = 16u;
 layout(constant_id = 20) const uint K = 16u;
-// Bits: eight elements of A, of B at once; no tile is cut off.
+// Bits: eight elements of A, of B at once; no tile is cut off; D has nothing but alpha to it, and is stored eight elements at once.
 layout(constant_id = 21) const uint RUNS = 0u;
 
 // A tile's lines: along k, or across it where that is how the operand lies. In pieces of 16 bytes, one more than what they hold, so
@@ -55,8 +55,9 @@ const uint A_TURNS = (A_LINES * A_PIECES + THREADS - 1u) / THREADS;
 const uint B_TURNS = (B_LINES * B_PIECES + THREADS - 1u) / THREADS;
 
 // Whether pieces of whole tiles can be loaded without a look at each, and whether all tiles are whole.
-const bool FAST = (RUNS & 3u) == 3u && A_LINES * A_PIECES % THREADS == 0u && B_LINES * B_PIECES % THREADS == 0u;
-const bool EVEN = FAST && (RUNS & 4u) != 0u;
+const uint UNEVEN = A_LINES * A_PIECES % THREADS + B_LINES * B_PIECES % THREADS;
+const bool FAST = (~RUNS & 3u) + UNEVEN == 0u;
+const bool EVEN = (~RUNS & 7u) + UNEVEN == 0u;
 
 // Matrices of a subgroup's part.
 const uint ROWS = BM / DOWN / M;
@@ -65,9 +66,14 @@ const uint SUBGROUPS = DOWN * ACROSS;
 
 const uint BAND = 8u;
 
-shared uvec4 a_tile[A_LINES * A_LINE];
-shared uvec4 b_tile[B_LINES * B_LINE];
-shared float out_tile[SUBGROUPS * M * N];
+// A's tile, and B's behind it; in their place, when they are done with, a matrix of sums of each subgroup.
+const uint B_PART = A_LINES * A_LINE;
+const uint BOTH = B_PART + B_LINES * B_LINE;
+const uint SUMS = SUBGROUPS * M * N / 4u;
+shared uvec4 parts[BOTH > SUMS ? BOTH : SUMS];
+
+// As Quad, of what nobody writes meanwhile.
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Fixed { uvec4 v; };
 
 // What is on its way to shared memory.
 uvec4 next_a[A_TURNS];
@@ -86,7 +92,7 @@ uint b_code(uint64_t origin, uint row, uint at) {
 // Eight elements of A along its line from (`row`, `col`).
 uvec4 a_piece(uint64_t origin, uint row, uint col) {
     if ((RUNS & 1u) != 0u && row + (A_ALONG_K ? 0u : 7u) < m && col + (A_ALONG_K ? 7u : 0u) < k) {
-        return Quad(a + 2ul * a_place(origin, row, col)).v;
+        return Fixed(a + 2ul * a_place(origin, row, col)).v;
     }
     uvec4 piece = uvec4(0u);
     [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
@@ -98,7 +104,7 @@ uvec4 a_piece(uint64_t origin, uint row, uint col) {
 // Eight elements of B along its line from row `row` and place `at`.
 uvec4 b_piece(uint64_t origin, uint row, uint at) {
     if ((RUNS & 2u) != 0u && row + (B_ALONG_K ? 7u : 0u) < k && at + (B_ALONG_K ? 0u : 7u) < n) {
-        return Quad(b + 2ul * b_place(origin, row, column(at))).v;
+        return Fixed(b + 2ul * b_place(origin, row, column(at))).v;
     }
     uvec4 piece = uvec4(0u);
     [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
@@ -107,22 +113,28 @@ uvec4 b_piece(uint64_t origin, uint row, uint at) {
     return piece;
 }
 
+// Line and piece of the piece numbered `e` of a tile. Eight threads store at a time: where these are pieces of several lines, the
+// lines are so far apart that all eight lie in different banks.
+uvec2 spot(uint e, uint pieces) {
+    if (pieces < 8u) {
+        const uint among = e % 8u;
+        return uvec2(e / (8u * pieces) * 8u + e / 8u % pieces + pieces * (among / pieces), among % pieces);
+    }
+    return uvec2(e / pieces, e % pieces);
+}
+
 // Where a thread's pieces of the first step lie, for tiles that are whole.
 uint64_t from_a[A_TURNS];
 uint64_t from_b[B_TURNS];
 
 void aim(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0) {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
-        const uint e = gl_LocalInvocationIndex + i * THREADS;
-        const uint line = e / A_PIECES;
-        const uint at = e % A_PIECES * 8u;
-        from_a[i] = a + 2ul * a_place(a_origin, row_0 + (A_ALONG_K ? line : at), A_ALONG_K ? at : line);
+        const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, A_PIECES);
+        from_a[i] = a + 2ul * a_place(a_origin, row_0 + (A_ALONG_K ? at.x : 8u * at.y), A_ALONG_K ? 8u * at.y : at.x);
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-        const uint e = gl_LocalInvocationIndex + i * THREADS;
-        const uint line = e / B_PIECES;
-        const uint at = e % B_PIECES * 8u;
-        from_b[i] = b + 2ul * b_place(b_origin, B_ALONG_K ? at : line, column(col_0 + (B_ALONG_K ? line : at)));
+        const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, B_PIECES);
+        from_b[i] = b + 2ul * b_place(b_origin, B_ALONG_K ? 8u * at.y : at.x, column(col_0 + (B_ALONG_K ? at.x : 8u * at.y)));
     }
 }
 
@@ -136,22 +148,22 @@ void send_for(uint k_0) {
     const uint64_t a_on = 2ul * k_0 * (A_ALONG_K ? 1u : a_ld);
     const uint64_t b_on = 2ul * k_0 * (B_ALONG_K ? 1u : b_ld);
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
-        next_a[i] = Quad(from_a[i] + a_on).v;
+        next_a[i] = Fixed(from_a[i] + a_on).v;
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-        next_b[i] = Quad(from_b[i] + b_on).v;
+        next_b[i] = Fixed(from_b[i] + b_on).v;
     }
 }
 
 // Puts what was sent for into shared memory.
 void put() {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
-        const uint e = gl_LocalInvocationIndex + i * THREADS;
-        a_tile[e / A_PIECES * A_LINE + e % A_PIECES] = next_a[i];
+        const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, A_PIECES);
+        parts[at.x * A_LINE + at.y] = next_a[i];
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-        const uint e = gl_LocalInvocationIndex + i * THREADS;
-        b_tile[e / B_PIECES * B_LINE + e % B_PIECES] = next_b[i];
+        const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, B_PIECES);
+        parts[B_PART + at.x * B_LINE + at.y] = next_b[i];
     }
 }
 
@@ -160,13 +172,57 @@ void bring(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0, uint k_
     [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < A_LINES * A_PIECES; e += THREADS) {
         const uint line = e / A_PIECES;
         const uint at = e % A_PIECES * 8u;
-        a_tile[line * A_LINE + at / 8u] = a_piece(a_origin, row_0 + (A_ALONG_K ? line : at), k_0 + (A_ALONG_K ? at : line));
+        parts[line * A_LINE + at / 8u] = a_piece(a_origin, row_0 + (A_ALONG_K ? line : at), k_0 + (A_ALONG_K ? at : line));
     }
     [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < B_LINES * B_PIECES; e += THREADS) {
         const uint line = e / B_PIECES;
         const uint at = e % B_PIECES * 8u;
-        b_tile[line * B_LINE + at / 8u] = b_piece(b_origin, k_0 + (B_ALONG_K ? at : line), col_0 + (B_ALONG_K ? line : at));
+        parts[B_PART + line * B_LINE + at / 8u] = b_piece(b_origin, k_0 + (B_ALONG_K ? at : line), col_0 + (B_ALONG_K ? line : at));
     }
+}
+
+#define A_MATRIX coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
+#define B_MATRIX coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
+
+// A's matrix of rows from `row` of the tile and columns from `s`.
+A_MATRIX a_matrix(uint row, uint s) {
+    A_MATRIX matrix;
+    if (A_ALONG_K) {
+        coopMatLoad(matrix, parts, row * A_LINE + s / 8u, A_LINE, gl_CooperativeMatrixLayoutRowMajor);
+    } else {
+        coopMatLoad(matrix, parts, s * A_LINE + row / 8u, A_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+    }
+    return matrix;
+}
+
+// B's matrix of rows from `s` and columns from `col` of the tile.
+B_MATRIX b_matrix(uint s, uint col) {
+    B_MATRIX matrix;
+    if (B_ALONG_K) {
+        coopMatLoad(matrix, parts, B_PART + col * B_LINE + s / 8u, B_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+    } else {
+        coopMatLoad(matrix, parts, B_PART + s * B_LINE + col / 8u, B_LINE, gl_CooperativeMatrixLayoutRowMajor);
+    }
+    return matrix;
+}
+
+// Stores alpha times the eight sums from piece `from` of shared memory.
+void store_run(uint from, uint which, uint row, uint col) {
+    const uint64_t at = which * d_stride + uint64_t(row) * d_ld + col;
+    const vec4 low = alpha * uintBitsToFloat(parts[from]);
+    const vec4 high = alpha * uintBitsToFloat(parts[from + 1u]);
+    if (D_TYPE == F32) {
+        Quad(d + 4ul * at).v = floatBitsToUint(low);
+        Quad(d + 4ul * at + 16ul).v = floatBitsToUint(high);
+        return;
+    }
+    uvec4 piece;
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        const float x = i < 2u ? low[2u * i] : high[2u * i - 4u];
+        const float y = i < 2u ? low[2u * i + 1u] : high[2u * i - 3u];
+        piece[i] = D_TYPE == F16 ? to_f16(x) | to_f16(y) << 16 : to_bf16(x) | to_bf16(y) << 16;
+    }
+    Quad(d + 2ul * at).v = piece;
 }
 
 void main() {
@@ -188,62 +244,91 @@ void main() {
         [[unroll]] for (uint i = 0u; i < ROWS * COLS; i++) {
             sums[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
         }
-        aim(which * a_stride, which * b_stride, row_0, col_0);
+        const uint64_t a_origin = which * a_stride;
+        const uint64_t b_origin = which * b_stride;
+        aim(a_origin, b_origin, row_0, col_0);
         if (is_whole(row_0, col_0, 0u)) {
             send_for(0u);
+            put();
+        } else {
+            bring(a_origin, b_origin, row_0, col_0, 0u);
         }
+        if (BK < k && is_whole(row_0, col_0, BK)) {
+            send_for(BK);
+        }
+        barrier();
         for (uint k_0 = 0u; k_0 < k; k_0 += BK) {
-            if (is_whole(row_0, col_0, k_0)) {
-                put();
-            } else {
-                bring(which * a_stride, which * b_stride, row_0, col_0, k_0);
+            // Of the matrices that are multiplied and of those that are next, by turns.
+            A_MATRIX rows[2u * ROWS];
+            B_MATRIX cols[2u * COLS];
+            [[unroll]] for (uint i = 0u; i < ROWS; i++) {
+                rows[i] = a_matrix(part_row + i * M, 0u);
             }
-            barrier();
-            if (k_0 + BK < k && is_whole(row_0, col_0, k_0 + BK)) {
-                send_for(k_0 + BK);
+            [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                cols[j] = b_matrix(0u, part_col + j * N);
             }
             [[unroll]] for (uint s = 0u; s < BK; s += K) {
-                coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA> rows[ROWS];
-                [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-                    const uint row = part_row + i * M;
-                    if (A_ALONG_K) {
-                        coopMatLoad(rows[i], a_tile, row * A_LINE + s / 8u, A_LINE, gl_CooperativeMatrixLayoutRowMajor);
-                    } else {
-                        coopMatLoad(rows[i], a_tile, s * A_LINE + row / 8u, A_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+                const uint now = s / K % 2u;
+                const uint then = 1u - now;
+                if (s + K < BK) {
+                    [[unroll]] for (uint i = 0u; i < ROWS; i++) {
+                        rows[then * ROWS + i] = a_matrix(part_row + i * M, s + K);
+                    }
+                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                        cols[then * COLS + j] = b_matrix(s + K, part_col + j * N);
+                    }
+                } else {
+                    barrier();
+                    if (EVEN) {
+                        // Past the last step there is nothing to put, but nobody reads it either.
+                        put();
+                    } else if (k_0 + BK < k) {
+                        if (is_whole(row_0, col_0, k_0 + BK)) {
+                            put();
+                        } else {
+                            bring(a_origin, b_origin, row_0, col_0, k_0 + BK);
+                        }
+                    }
+                    if (k_0 + 2u * BK < k && is_whole(row_0, col_0, k_0 + 2u * BK)) {
+                        send_for(k_0 + 2u * BK);
                     }
                 }
                 [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                    const uint col = part_col + j * N;
-                    coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB> cols;
-                    if (B_ALONG_K) {
-                        coopMatLoad(cols, b_tile, col * B_LINE + s / 8u, B_LINE, gl_CooperativeMatrixLayoutColumnMajor);
-                    } else {
-                        coopMatLoad(cols, b_tile, s * B_LINE + col / 8u, B_LINE, gl_CooperativeMatrixLayoutRowMajor);
-                    }
                     [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-                        sums[i * COLS + j] = coopMatMulAdd(rows[i], cols, sums[i * COLS + j]);
+                        sums[i * COLS + j] = coopMatMulAdd(rows[now * ROWS + i], cols[now * COLS + j], sums[i * COLS + j]);
                     }
                 }
             }
             barrier();
         }
         const uint lanes = THREADS / SUBGROUPS;
-        const uint own = gl_SubgroupID * M * N;
+        const uint own = gl_SubgroupID * M * N / 4u;
         // What follows the sums is long, and stands here once.
         [[dont_unroll]] for (uint i = 0u; i < ROWS * COLS; i++) {
             [[unroll]] for (uint each = 0u; each < ROWS * COLS; each++) {
                 if (each == i) {
-                    coopMatStore(sums[each], out_tile, own, N, gl_CooperativeMatrixLayoutRowMajor);
+                    coopMatStore(sums[each], parts, own, N / 4u, gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
-            barrier();
-            for (uint e = gl_SubgroupInvocationID; e < M * N / 2u; e += lanes) {
-                const uint row = i / COLS * M + 2u * e / N;
-                const uint col = i % COLS * N + 2u * e % N;
-                finished(out_tile[own + 2u * e], out_tile[own + 2u * e + 1u], which, row_0 + part_row + row,
-                         col_0 + part_col + col);
+            subgroupBarrier();
+            const uint row = row_0 + part_row + i / COLS * M;
+            const uint col = col_0 + part_col + i % COLS * N;
+            if ((RUNS & 8u) != 0u) {
+                for (uint e = 8u * gl_SubgroupInvocationID; e < M * N; e += 8u * lanes) {
+                    if (row + e / N < m && col + e % N < n) {
+                        store_run(own + e / 4u, which, row + e / N, col + e % N);
+                    }
+                }
+            } else {
+                for (uint e = 2u * gl_SubgroupInvocationID; e < M * N; e += 2u * lanes) {
+                    const vec4 four = uintBitsToFloat(parts[own + e / 4u]);
+                    const vec2 two = e % 4u == 0u ? four.xy : four.zw;
+                    finished(two.x, two.y, which, row + e / N, col + e % N);
+                }
             }
-            barrier();
+            subgroupBarrier();
         }
+        // Nobody brings the next tile's operands before everybody has stored these sums.
+        barrier();
     }
 }

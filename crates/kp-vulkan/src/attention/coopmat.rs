@@ -1,13 +1,13 @@
-//! Attention of f16 on the matrix unit: see `kernels/attention/glsl/coopmat.comp`. Limits: Q, K and V of f16 without scales,
-//! dimensions that are multiples of the columns of the shape that the driver lists. Needs what `VK_NV_cooperative_matrix2` adds
-//! to matrices of subgroups. Not bf16: NVIDIA's driver made infinity of scores of 1e16.
+//! Attention of f16 or bf16 on the matrix unit: see `kernels/attention/glsl/coopmat.comp`. Limits: Q, K and V of one 16-bit type
+//! without scales, dimensions that are multiples of the columns of the shape that the driver lists. Needs what
+//! `VK_NV_cooperative_matrix2` adds to matrices of subgroups.
 
 use super::{
     form::{Main, known, plan, rows, splits, tiles},
     merge::MERGE,
 };
 use crate::{
-    caps::{COOPMAT, COOPMAT_2, mma_shape},
+    caps::{COOPMAT, COOPMAT_2, COOPMAT_BF16, mma_shape},
     shaders::{Shader, shader},
 };
 use kp_hal::{
@@ -21,7 +21,8 @@ use std::sync::Arc;
 /// The kernel for matrix units that subgroups share.
 pub(crate) struct Coopmat;
 
-static SHADER: Shader = shader!("attention", "coopmat");
+static F16: Shader = shader!("attention", "coopmat");
+static BF16: Shader = shader!("attention", "coopmat_bf16");
 
 /// What one variant is.
 struct Way {
@@ -37,12 +38,15 @@ struct Way {
 }
 
 /// Variants; append only, because wisdom names them by their place.
-const WAYS: [Way; 5] = [
-    Way { subgroups: 4, deep: 1, block: 64, split: false, efficiency: 0.5 },
-    Way { subgroups: 4, deep: 2, block: 32, split: false, efficiency: 0.55 },
+const WAYS: [Way; 8] = [
+    Way { subgroups: 4, deep: 1, block: 64, split: false, efficiency: 0.42 },
+    Way { subgroups: 4, deep: 2, block: 32, split: false, efficiency: 0.2 },
     Way { subgroups: 1, deep: 1, block: 16, split: true, efficiency: 0.2 },
     Way { subgroups: 1, deep: 1, block: 32, split: true, efficiency: 0.2 },
     Way { subgroups: 1, deep: 1, block: 16, split: false, efficiency: 0.2 },
+    Way { subgroups: 8, deep: 1, block: 64, split: false, efficiency: 0.6 },
+    Way { subgroups: 8, deep: 1, block: 32, split: false, efficiency: 0.48 },
+    Way { subgroups: 4, deep: 1, block: 32, split: false, efficiency: 0.5 },
 ];
 
 impl Way {
@@ -91,21 +95,30 @@ impl Kernel<Attention> for Coopmat {
     }
 
     fn code(&self) -> u64 {
-        const { source_hash(include_bytes!("coopmat.rs")) ^ SHADER.hash().rotate_left(1) ^ MERGE.hash().rotate_left(2) }
+        const {
+            source_hash(include_bytes!("coopmat.rs"))
+                ^ F16.hash().rotate_left(1)
+                ^ MERGE.hash().rotate_left(2)
+                ^ BF16.hash().rotate_left(3)
+        }
     }
 
     fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
         known(p)?;
+        let need = match p.q.dtype {
+            DType::F16 => COOPMAT,
+            DType::Bf16 => COOPMAT_BF16,
+            got => return Err(Unsupported::DType { operand: "q", got }),
+        };
+        if p.kv.dtype != p.q.dtype {
+            return Err(Unsupported::DType { operand: "kv", got: p.kv.dtype });
+        }
         for (operand, format) in [("q", p.q), ("kv", p.kv)] {
-            if format.dtype != DType::F16 {
-                return Err(Unsupported::DType { operand, got: format.dtype });
-            }
             if format.scheme != Scheme::None {
                 return Err(Unsupported::Scheme { operand, got: format.to_string() });
             }
         }
-        let need = COOPMAT;
-        let mma = mma_shape(caps, DType::F16).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
+        let mma = mma_shape(caps, p.q.dtype).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
         if !caps.has(COOPMAT_2) || mma.n != mma.k {
             return Err(Unsupported::Feature { need: COOPMAT_2 });
         }
@@ -126,7 +139,7 @@ impl Kernel<Attention> for Coopmat {
 
     fn estimate(&self, caps: &Caps, p: &AttentionProblem, variant: Variant) -> Nanos {
         let way = &WAYS[usize::from(variant.0)];
-        let Some(mma) = mma_shape(caps, DType::F16) else { return Nanos(u64::MAX) };
+        let Some(mma) = mma_shape(caps, p.q.dtype) else { return Nanos(u64::MAX) };
         let tile = way.tile(mma);
         let all = tiles(p, tile) as f64;
         let parts = if way.split { splits(caps, p, tile, way.block) } else { 1 };
@@ -142,11 +155,11 @@ impl Kernel<Attention> for Coopmat {
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
         let (caps, way) = (device.caps(), &WAYS[usize::from(variant.0)]);
-        let mma = mma_shape(caps, DType::F16).expect("supported, so there is a shape");
+        let mma = mma_shape(caps, p.q.dtype).expect("supported, so there is a shape");
         let tile = way.tile(mma);
         let main = Main {
             name: self.name(),
-            shader: &SHADER,
+            shader: if p.q.dtype == DType::F16 { &F16 } else { &BF16 },
             constants: vec![way.subgroups, way.deep, way.block, mma.m, mma.n, way.threads(caps), runs(p).into()],
             subgroup: Some(caps.lanes),
             tile,
@@ -177,9 +190,9 @@ mod tests {
 
     #[test]
     fn variants_are_those_that_fit() {
-        assert_eq!(ways(&caps(), "attention 1x4x512x128 f16:f16:f16"), [0, 1, 2, 3, 4]);
-        assert_eq!(ways(&caps(), "attention 1x4x512x128 f16:f16:f16 repro=batch-invariant"), [0, 1, 4]);
-        assert_eq!(ways(&caps(), "attention 1x4x512x256 f16:f16:f16"), [2, 3, 4]);
+        assert_eq!(ways(&caps(), "attention 1x4x512x128 f16:f16:f16"), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(ways(&caps(), "attention 1x4x512x128 f16:f16:f16 repro=batch-invariant"), [0, 1, 4, 5, 6, 7]);
+        assert_eq!(ways(&caps(), "attention 1x4x512x256 f16:f16:f16"), [2, 3, 4, 7]);
     }
 
     #[test]

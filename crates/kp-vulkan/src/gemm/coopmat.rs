@@ -12,7 +12,7 @@ use crate::{
 use kp_hal::{
     Caps, DType, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     caps::MmaShape,
-    op::{Gate, Gemm, GemmProblem, Matrix, Order, Spec},
+    op::{Acc, Act, Addend, Gate, Gemm, GemmProblem, Matrix, Order, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -29,16 +29,23 @@ struct Tile {
     shape: (u32, u32, u32),
     /// Subgroups down and across.
     subgroups: (u32, u32),
-    /// Share of the peak that a unit full of such tiles reaches; a guess, as the peak is.
-    efficiency: f64,
+    /// Groups that a unit has room for, and shares of its peak that one of them reaches and that all of them do. Only what they are
+    /// to one another matters, the peak being a guess: as on an H200.
+    room: u32,
+    alone: f64,
+    full: f64,
 }
 
 /// Variants; append only, because wisdom names them by their place.
-const TILES: [Tile; 4] = [
-    Tile { shape: (128, 128, 32), subgroups: (2, 2), efficiency: 0.6 },
-    Tile { shape: (64, 64, 32), subgroups: (2, 2), efficiency: 0.4 },
-    Tile { shape: (128, 256, 32), subgroups: (2, 4), efficiency: 0.65 },
-    Tile { shape: (32, 32, 32), subgroups: (2, 2), efficiency: 0.15 },
+const TILES: [Tile; 8] = [
+    Tile { shape: (128, 128, 32), subgroups: (2, 2), room: 2, alone: 0.25, full: 0.46 },
+    Tile { shape: (64, 64, 32), subgroups: (2, 2), room: 4, alone: 0.2, full: 0.28 },
+    Tile { shape: (128, 256, 32), subgroups: (2, 4), room: 1, alone: 0.4, full: 0.42 },
+    Tile { shape: (32, 32, 32), subgroups: (2, 2), room: 8, alone: 0.06, full: 0.13 },
+    Tile { shape: (64, 64, 64), subgroups: (2, 2), room: 2, alone: 0.24, full: 0.28 },
+    Tile { shape: (128, 128, 64), subgroups: (2, 4), room: 1, alone: 0.38, full: 0.4 },
+    Tile { shape: (64, 128, 64), subgroups: (2, 4), room: 1, alone: 0.29, full: 0.29 },
+    Tile { shape: (32, 64, 64), subgroups: (1, 2), room: 4, alone: 0.13, full: 0.23 },
 ];
 
 impl Tile {
@@ -58,11 +65,11 @@ impl Tile {
         self.subgroups.0 * self.subgroups.1 * caps.lanes
     }
 
-    /// Both operands' parts at their largest, with the 16 bytes that each line is longer, and a matrix of each subgroup.
+    /// Both operands' parts at their largest, with the 16 bytes that each line is longer, or a matrix of each subgroup.
     fn shared_bytes(&self, mma: &MmaShape) -> u32 {
         let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
         let part = |size: u32| (size * (2 * depth + 16)).max(depth * (2 * size + 16));
-        part(rows) + part(cols) + 4 * down * across * mma.m * mma.n
+        (part(rows) + part(cols)).max(4 * down * across * mma.m * mma.n)
     }
 }
 
@@ -70,6 +77,14 @@ impl Tile {
 fn runs(matrix: &Matrix, batch: u32, align: u32) -> bool {
     let whole = matrix.ld.is_multiple_of(8) && (batch == 1 || matrix.stride.is_multiple_of(8));
     align >= 16 && whole && !matches!(matrix.order, Order::Panel { .. })
+}
+
+/// Whether D is alpha times the sums and no more, by rows, in a type that the shader stores eight of at once.
+fn bare(p: &GemmProblem) -> bool {
+    let epilogue = &p.epilogue;
+    let added = p.c != Addend::None || epilogue.bias.is_some() || epilogue.residual.is_some();
+    let changed = epilogue.act != Act::Identity || epilogue.gate != Gate::None || p.acc == Acc::F16;
+    !added && !changed && p.d.order == Order::Row && matches!(p.d.dtype(), DType::F32 | DType::F16 | DType::Bf16)
 }
 
 impl Kernel<Gemm> for Coopmat {
@@ -102,8 +117,15 @@ impl Kernel<Gemm> for Coopmat {
         let (rows, cols, _) = tile.shape;
         let tiles = f64::from(p.batch) * f64::from(p.m.div_ceil(rows)) * f64::from(p.n.div_ceil(cols));
         let units = f64::from(caps.units.max(1));
-        let per_unit = caps.rates.get(p.a.dtype()) / units * tile.efficiency;
-        let work = (tiles / units).ceil() * 2.0 * f64::from(rows) * f64::from(cols) * f64::from(p.k) / per_unit;
+        let each = 2.0 * f64::from(rows) * f64::from(cols) * f64::from(p.k) * units / caps.rates.get(p.a.dtype());
+        // Of so many groups on every unit.
+        let round = |groups: f64| {
+            let more = (groups - 1.0).max(0.0) / f64::from(tile.room - 1).max(1.0);
+            groups * each / (tile.alone + more * (tile.full - tile.alone))
+        };
+        let room = units * f64::from(tile.room);
+        let rounds = (tiles / room).floor();
+        let work = rounds * round(tile.room.into()) + round(((tiles - rounds * room) / units).ceil());
         let bytes = p.bytes() as f64 / caps.bytes_per_s;
         Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(bytes))
     }
@@ -116,7 +138,8 @@ impl Kernel<Gemm> for Coopmat {
         // Halves of B's columns alternate, so that eight of them are not neighbours.
         let neighbours = p.epilogue.gate != Gate::Halves || p.b.order == Order::Col;
         let at_once = u32::from(runs(&p.a, p.batch, align)) | u32::from(neighbours && runs(&p.b, p.batch, align)) << 1;
-        let whole = p.m.is_multiple_of(rows) && p.n.is_multiple_of(cols) && p.k.is_multiple_of(depth);
+        let whole = p.m.is_multiple_of(rows) && p.n.is_multiple_of(cols) && p.k.is_multiple_of(depth) && p.k > 0;
+        let stored = p.n.is_multiple_of(8) && mma.n.is_multiple_of(8) && bare(p) && runs(&p.d, p.batch, align);
         let main = Main {
             name: self.name(),
             shader: if p.a.dtype() == DType::F16 { &F16 } else { &BF16 },
@@ -130,7 +153,7 @@ impl Kernel<Gemm> for Coopmat {
                 mma.m,
                 mma.n,
                 mma.k,
-                at_once | u32::from(whole) << 2,
+                at_once | u32::from(whole) << 2 | u32::from(stored) << 3,
             ],
             subgroup: Some(caps.lanes),
             tile: (rows, cols),
@@ -176,10 +199,10 @@ mod tests {
         let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.4");
         (caps.max_threads, caps.shared_bytes, caps.lanes) = (1024, 32 << 10, 32);
         let fit = |caps: &Caps| TILES.iter().map(|tile| tile.fits(caps, &mma)).collect::<Vec<_>>();
-        assert_eq!(fit(&caps), [true, true, false, true]);
+        assert_eq!(fit(&caps), [true, true, true, true, true, false, true, true]);
         caps.shared_bytes = 48 << 10;
-        assert_eq!(fit(&caps), [true, true, true, true]);
+        assert_eq!(fit(&caps), [true; 8]);
         caps.kind = DeviceKind::SoftwareGpu;
-        assert_eq!(fit(&caps), [false, true, false, true]);
+        assert_eq!(fit(&caps), [false, true, false, true, true, false, true, true]);
     }
 }
