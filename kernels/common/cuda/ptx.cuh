@@ -145,6 +145,8 @@ KP_FN void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" 
 KP_FN void copy_word(u32 smem, u64 from, bool exists) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(from), "r"(exists ? 4 : 0) : "memory");
 }
+// Arrives when this thread's copies so far are there.
+KP_FN void arrive_with_copies(u32 bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory"); }
 KP_FN void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until all but the last N groups of this thread are complete.
 template <int N> KP_FN void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }

@@ -260,9 +260,6 @@ KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args
 }
 
 #if A_SCALE
-// Arrives when this lane's copies of single scales are there.
-KP_FN void arrive_with_copies(u32 bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory"); }
-
 // Whether an operand's scales of one block of k lie one after the other, from a multiple of 16 bytes on.
 KP_FN bool in_bulk(const float *scales, u32 row, u32 k, i64 batch) {
     return row == 1 && (u64)scales % 16 == 0 && k % 4 == 0 && batch % 4 == 0;
@@ -296,7 +293,7 @@ KP_FN void load_scales_in_bulk(const Args &args, Stages s, Walk walk) {
                 if (a_bytes) ptx::load_bulk(smem, a, a_bytes, full);
                 if (b_bytes) ptx::load_bulk(smem + A_SCALES * 4, b, b_bytes, full);
                 if (B_SCALE != 1) ptx::copy_word(smem + (A_SCALES + ptx::lane()) * 4, (u64)b, there);
-                arrive_with_copies(full);
+                ptx::arrive_with_copies(full);
             }
         }
         __syncwarp();
@@ -329,7 +326,7 @@ KP_FN void load_scales(const Args &args, Stages s, Walk walk) {
             copy_scales<BM, 1, 1>(s.scales(), a, args.a_scale_row, t.row, t.rows);
             copy_scales<B_SCALE == 1 ? BN : BN / ZONE, B_SCALE == 1 ? 1 : ZONE, B_SCALE>(s.scales() + A_SCALES * 4, b, args.b_scale_row, t.col,
                                                                                         args.n - t.col);
-            arrive_with_copies(full);
+            ptx::arrive_with_copies(full);
         }
     }
     s.wait_empty(), ptx::mbarrier_arrive(s.full());

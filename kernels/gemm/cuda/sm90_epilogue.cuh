@@ -4,8 +4,8 @@
 #include "gemm/cuda/sm90_schedule.cuh"
 
 enum class Gate { NONE, HALVES, PAIRS };
-// Scales of 8-bit operands: none, one number each, or one per row of A and column of B.
-enum class Scale { NONE, TENSOR, ROW };
+// Scales of 8-bit operands: none, one number each, one per row of A and column of B, or for every 128 of k, which the sums already have.
+enum class Scale { NONE, TENSOR, ROW, BLOCKS };
 
 // Addresses are of device memory; 0 if there is no such operand.
 struct Epilogue {

@@ -21,13 +21,14 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
     gemm(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ swap::Problem p) {
     extern __shared__ u8 raw[];
     __shared__ alignas(8) u64 barriers[2 * swap::STAGES], inbox_full[swap::GROUPS];
-    swap::Ring ring = {(ptx::smem_address(raw) + 1023) & ~1023u, ptx::smem_address(barriers)};
+    __shared__ alignas(8) float scales[swap::STAGES * swap::STEPS * swap::SCALES + 1];
+    swap::Ring ring = {(ptx::smem_address(raw) + 1023) & ~1023u, ptx::smem_address(barriers), ptx::smem_address(scales)};
     const u32 group = ptx::warp() / 4, rank = SPLIT == 1 ? 0 : ptx::cluster_rank();
     const u32 tile = blockIdx.x / SPLIT, row0 = blockIdx.y * swap::TOKENS, batch = blockIdx.z;
     const u32 begin = (u64)p.stages_k * rank / SPLIT, end = (u64)p.stages_k * (rank + 1) / SPLIT;
 
     const swap::Loader loader = {&a, &b, p};
-    const bool loads = group == swap::GROUPS && ptx::elect();
+    const bool loads = ptx::warp() == 4 * swap::GROUPS && ptx::elect();
     const u32 first = min(end, begin + swap::STAGES);
     if (loads) {
         if constexpr (SPLIT > 1) {
@@ -51,6 +52,13 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
         if (loads) {
             loader.load(ring, tile, row0, batch, first, end);
             if constexpr (!KP_EARLY) ptx::allow_next_kernel();
+        }
+        if constexpr (swap::BLOCKS) {
+            if (ptx::warp() > 4 * swap::GROUPS) {
+                const swap::ScaleLoader scale_loader(p, tile, row0, batch);
+                ptx::wait_for_previous_kernel();
+                scale_loader.load(ring, begin, end);
+            }
         }
         __syncwarp();
         if constexpr (SPLIT > 1) ptx::cluster_wait();

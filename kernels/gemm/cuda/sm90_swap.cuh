@@ -6,8 +6,8 @@
 //      group 0  ┌──────┐ 64·SLABS                                                         A  STEPS × [TOKENS × 128 bytes]
 //      group 1  └──────┘
 //
-// One warp copies boxes; GROUPS warpgroups multiply, and each stores its own part of the tile by way of shared memory, where
-// it is transposed.
+// One warp copies boxes, and one the scales of blocks, if there are any; GROUPS warpgroups multiply, and each stores its own part of the
+// tile by way of shared memory, where it is transposed.
 //
 // Maps     a: {k, m, batch}, box {128 bytes, TOKENS, 1}; b: {k, n, batch}, box {128 bytes, ROWS, 1}, or {128 bytes,
 //          32·SLABS, 1} if the gate is HALVES; both swizzled by 128 bytes, zeros outside
@@ -18,7 +18,8 @@
 //                       the blocks send each other takes the place of some
 //          KP_PROMOTE   1: sums of 8-bit floats go to f32 registers after every 128 of k, and are as good as f32's;
 //                       0: they stay in the matrix unit
-//          KP_SCALE     NONE, TENSOR, ROW
+//          KP_SCALE     NONE, TENSOR, ROW; BLOCKS: one for each row of A and one for KP_B_BLOCK (1 or 128) rows of B, for every 128 of
+//                       k, of 8-bit floats with KP_PROMOTE; the gate is not HALVES
 //          KP_PREFETCH  1: the first boxes of B are asked into L2 before the wait for the kernel before
 //          KP_EARLY     1: the next kernel may be launched once all blocks run; 0: once they have asked for all boxes
 //          KP_D, KP_C, KP_BIAS, KP_RESIDUAL   Type's names; KP_ACT, KP_GATE   Act's and Gate's names
@@ -27,6 +28,10 @@
 #include "common/cuda/math.cuh"
 #include "common/cuda/wgmma.cuh"
 #include "gemm/cuda/sm90_epilogue.cuh"
+
+#ifndef KP_B_BLOCK
+#define KP_B_BLOCK 128
+#endif
 
 namespace swap {
 
@@ -45,7 +50,13 @@ constexpr u32 STAGE = STEPS * (A_STEP + B_STEP);
 constexpr u32 OUT = GATE == Gate::NONE ? GROUP_ROWS : GROUP_ROWS / 2; // columns of D of a group
 constexpr u32 PITCH = GROUP_ROWS + 4;                     // floats of a row of sums; 4 more keep a fragment's stores apart
 constexpr u32 GROUP_SUMS = TOKENS * PITCH * 4;            // bytes
-constexpr u32 THREADS = 128 * GROUPS + 32;
+
+// Scales of a step: A's rows, then of each group B's rows, or one number for a slab of them.
+constexpr bool BLOCKS = SCALE == Scale::BLOCKS;
+constexpr u32 B_SCALES = KP_B_BLOCK == 1 ? GROUP_ROWS : SLABS; // of a group
+constexpr u32 SCALES = BLOCKS ? TOKENS + GROUPS * B_SCALES : 0;
+static_assert(!BLOCKS || (KP_PROMOTE && !WIDE && GATE != Gate::HALVES && (KP_B_BLOCK == 1 || KP_B_BLOCK == 128)), "what scales of blocks go with");
+constexpr u32 THREADS = 128 * GROUPS + (BLOCKS ? 64 : 32);
 
 // Rank r of a cluster finishes the eights of rows r, r + SPLIT, …: at most so many.
 constexpr u32 EIGHTS = TOKENS / 8, MINE = (EIGHTS + SPLIT - 1) / SPLIT;
@@ -61,15 +72,21 @@ struct Problem {
     u32 stages_k;             // stages along k
     u32 a_batched, b_batched; // 0 if one matrix serves the whole batch
     u32 b_streams;            // whether B is too large to stay in L2 until it is used again
+    // Of blocks: the scale of row r and block kb of a batch's matrix z lies at z · batch + r · row + kb · k.
+    i64 a_scale_batch, b_scale_batch;
+    u32 a_scale_row, a_scale_k;
+    u32 b_scale_row, b_scale_k;
+    u32 blocks_k; // blocks along k
 };
 
 // Stages of shared memory as one role sees them.
 struct Ring {
-    u32 base, barriers;
+    u32 base, barriers, scale_base;
     u32 stage = 0, parity = 0;
 
     KP_FN u32 b() const { return base + stage * STAGE; }
     KP_FN u32 a() const { return b() + STEPS * B_STEP; }
+    KP_FN u32 scales(u32 step) const { return scale_base + (stage * STEPS + step) * (SCALES * 4); }
     KP_FN u32 full() const { return barriers + 8 * stage; }
     KP_FN u32 empty() const { return full() + 8 * STAGES; }
     KP_FN void step() {
@@ -78,7 +95,7 @@ struct Ring {
     // By the thread that loads; a barrier of the block must follow before others use it.
     KP_FN void init() const {
         for (u32 s = 0; s < STAGES; ++s) {
-            ptx::mbarrier_init(barriers + 8 * s, 1);
+            ptx::mbarrier_init(barriers + 8 * s, BLOCKS ? 33 : 1);
             ptx::mbarrier_init(barriers + 8 * (STAGES + s), GROUPS * 4);
         }
         ptx::mbarrier_init_fence();
@@ -126,6 +143,45 @@ struct Loader {
     }
 };
 
+// The warp that copies scales of blocks: number by number, so that any layout will do.
+struct ScaleLoader {
+    static constexpr u32 EACH = (STEPS * SCALES + 31) / 32; // numbers of a lane
+    const float *from[EACH];
+    u32 stride[EACH], step[EACH];
+    bool exists[EACH];
+    u32 blocks;
+
+    KP_FN ScaleLoader(const Problem &p, u32 tile, u32 row0, u32 batch) : blocks(p.blocks_k) {
+#pragma unroll
+        for (u32 i = 0; i < EACH; ++i) {
+            const u32 x = i * 32 + ptx::lane(), at = x % SCALES;
+            step[i] = x / SCALES;
+            if (at < TOKENS) {
+                from[i] = (const float *)p.epilogue.a_scale + batch * p.a_scale_batch + (u64)(row0 + at) * p.a_scale_row;
+                stride[i] = p.a_scale_k, exists[i] = row0 + at < p.epilogue.m;
+            } else {
+                const u32 row = tile * ROWS + (at - TOKENS) * (KP_B_BLOCK == 1 ? 1 : 64);
+                from[i] = (const float *)p.epilogue.b_scale + batch * p.b_scale_batch + (u64)(row / KP_B_BLOCK) * p.b_scale_row;
+                stride[i] = p.b_scale_k, exists[i] = row < p.epilogue.n;
+            }
+            exists[i] = exists[i] && step[i] < STEPS;
+        }
+    }
+    KP_FN void load(Ring &ring, u32 begin, u32 end) const {
+        for (u32 i = begin; i < end; ++i, ring.step()) {
+            ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
+#pragma unroll
+            for (u32 j = 0; j < EACH; ++j) {
+                const u32 block = i * STEPS + step[j];
+                if (step[j] < STEPS)
+                    ptx::copy_word(ring.scales(0) + (j * 32 + ptx::lane()) * 4, (u64)(from[j] + (u64)block * stride[j]),
+                                   exists[j] && block < blocks);
+            }
+            ptx::arrive_with_copies(ring.full());
+        }
+    }
+};
+
 // ---- compute ----
 
 struct Sums {
@@ -152,6 +208,30 @@ KP_FN void release(u32 empty) {
     if (ptx::elect()) ptx::mbarrier_arrive(empty);
 }
 
+// What a thread multiplies the sums of 128 of k by.
+struct Factors {
+    static constexpr u32 PER_SLAB = KP_B_BLOCK == 1 ? 2 : 1;
+    float a[TOKENS / 4], b[SLABS][PER_SLAB];
+
+    // Read while products run.
+    KP_FN Factors(const Ring &ring, u32 group, u32 step) {
+        const u32 a_at = ring.scales(step), b_at = a_at + (TOKENS + group * B_SCALES) * 4;
+#pragma unroll
+        for (u32 i = 0; i < TOKENS / 8; ++i) {
+            const float2 pair = ptx::load_shared_pair(a_at + (i * 8 + ptx::lane() % 4 * 2) * 4);
+            a[2 * i] = pair.x, a[2 * i + 1] = pair.y;
+        }
+#pragma unroll
+        for (u32 s = 0; s < SLABS; ++s)
+#pragma unroll
+            for (u32 h = 0; h < PER_SLAB; ++h) {
+                const u32 row = s * 64 + threadIdx.x % 128 / 32 * 16 + ptx::lane() / 4 + h * 8;
+                b[s][h] = ptx::load_shared_number(b_at + (KP_B_BLOCK == 1 ? row : s) * 4);
+            }
+    }
+    KP_FN float of(u32 s, u32 j) const { return a[j / 4 * 2 + j % 2] * b[s][j / 2 % 2 * (PER_SLAB - 1)]; }
+};
+
 // The sums over stages `begin` to `end` of one warpgroup.
 KP_FN void multiply(Sums &sums, Ring &ring, u32 group, u32 begin, u32 end) {
     sums = {};
@@ -165,6 +245,17 @@ KP_FN void multiply(Sums &sums, Ring &ring, u32 group, u32 begin, u32 end) {
                 wgmma::fence();
                 issue(part, ring, group, step, false);
                 wgmma::commit();
+                if constexpr (BLOCKS) {
+                    const Factors factors(ring, group, step);
+                    wgmma::wait<0>();
+                    if (step == STEPS - 1) release(ring.empty());
+                    pin(part);
+#pragma unroll
+                    for (u32 s = 0; s < SLABS; ++s)
+#pragma unroll
+                        for (u32 j = 0; j < TOKENS / 2; ++j) sums.d[s][j] += factors.of(s, j) * part.d[s][j];
+                    continue;
+                }
                 wgmma::wait<0>();
                 if (step == STEPS - 1) release(ring.empty());
                 pin(part);

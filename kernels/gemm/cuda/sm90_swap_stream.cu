@@ -73,13 +73,14 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
          const __grid_constant__ Tiles tiles, float *partials, u32 *flags) {
     extern __shared__ u8 raw[];
     __shared__ alignas(8) u64 barriers[2 * swap::STAGES];
-    swap::Ring ring = {(ptx::smem_address(raw) + 1023) & ~1023u, ptx::smem_address(barriers)};
+    __shared__ alignas(8) float scales[swap::STAGES * swap::STEPS * swap::SCALES + 1];
+    swap::Ring ring = {(ptx::smem_address(raw) + 1023) & ~1023u, ptx::smem_address(barriers), ptx::smem_address(scales)};
     const u32 group = ptx::warp() / 4;
     Schedule schedule(tiles, blockIdx.x, gridDim.x);
     Item item;
 
     const swap::Loader loader = {&a, &b, p};
-    const bool loads = group == swap::GROUPS && ptx::elect();
+    const bool loads = ptx::warp() == 4 * swap::GROUPS && ptx::elect();
     u32 first = 0;
     if (loads) {
         ring.init();
@@ -97,6 +98,13 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
         loader.load(ring, item.n, item.m * swap::TOKENS, item.batch, first, item.end);
         while (schedule.next(item)) loader.load(ring, item.n, item.m * swap::TOKENS, item.batch, item.begin, item.end);
         if constexpr (!KP_EARLY) ptx::allow_next_kernel();
+    }
+    if constexpr (swap::BLOCKS) {
+        if (ptx::warp() > 4 * swap::GROUPS) {
+            ptx::wait_for_previous_kernel();
+            while (schedule.next(item))
+                swap::ScaleLoader(p, item.n, item.m * swap::TOKENS, item.batch).load(ring, item.begin, item.end);
+        }
     }
     if (group < swap::GROUPS) {
         const u32 at = ring.base + swap::STAGES * swap::STAGE + group * swap::GROUP_SUMS;

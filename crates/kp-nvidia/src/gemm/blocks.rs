@@ -339,7 +339,7 @@ fn plain(spec: &GemmSpec) -> Check {
 }
 
 /// Distances of scales along outer and inner, and from one matrix to the next.
-fn steps(format: Format, (outer, inner): (u32, u32)) -> (u32, u32, i64) {
+pub(super) fn steps(format: Format, (outer, inner): (u32, u32)) -> (u32, u32, i64) {
     let (outer_blocks, inner_blocks) = format.blocks(outer, inner);
     let count = format.scale_count(outer, inner) as i64;
     match format.scales {

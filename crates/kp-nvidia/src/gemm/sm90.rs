@@ -128,6 +128,12 @@ pub(super) fn is_plain(spec: &GemmSpec) -> bool {
 
 /// Whether types, layouts, schemes and options are those of the source.
 pub(super) fn operands(spec: &GemmSpec) -> Check {
+    unscaled(spec)?;
+    schemes(spec)
+}
+
+/// The same, whatever the schemes of A and B.
+pub(super) fn unscaled(spec: &GemmSpec) -> Check {
     use DType::{Bf16, E4m3, E5m2, F16, I8, Tf32};
     let types = (spec.a.dtype(), spec.b.dtype());
     let wide = match types {
@@ -136,16 +142,6 @@ pub(super) fn operands(spec: &GemmSpec) -> Check {
         (Bf16 | F16 | E4m3 | E5m2 | Tf32 | I8, got) => return Err(Unsupported::DType { operand: "b", got }),
         (got, _) => return Err(Unsupported::DType { operand: "a", got }),
     };
-    let (a, b) = (spec.a.format.scheme, spec.b.format.scheme);
-    if scale(a, b).is_none() {
-        let (operand, format) =
-            if matches!(a, Scheme::Tensor | Scheme::Row) { ("b", spec.b.format) } else { ("a", spec.a.format) };
-        return Err(Unsupported::Scheme { operand, got: format.to_string() });
-    }
-    // The scales of one matrix are all that is known of.
-    if a == Scheme::Row && spec.batch > 1 {
-        return Err(Unsupported::Scheme { operand: "a", got: spec.a.format.to_string() });
-    }
     let layout = |operand, order: Order| Err(Unsupported::Layout { operand, got: order.to_string() });
     match (spec.a.order, spec.b.order) {
         (Order::Row, Order::Col) => {}
@@ -182,6 +178,21 @@ pub(super) fn operands(spec: &GemmSpec) -> Check {
         if let (None, Some(got)) = (macros::addend(got), got) {
             return Err(Unsupported::DType { operand, got });
         }
+    }
+    Ok(())
+}
+
+/// Whether A and B are scaled as the source knows: not at all, by a number each, or by rows and columns.
+fn schemes(spec: &GemmSpec) -> Check {
+    let (a, b) = (spec.a.format.scheme, spec.b.format.scheme);
+    if scale(a, b).is_none() {
+        let (operand, format) =
+            if matches!(a, Scheme::Tensor | Scheme::Row) { ("b", spec.b.format) } else { ("a", spec.a.format) };
+        return Err(Unsupported::Scheme { operand, got: format.to_string() });
+    }
+    // The scales of one matrix are all that is known of.
+    if a == Scheme::Row && spec.batch > 1 {
+        return Err(Unsupported::Scheme { operand: "a", got: spec.a.format.to_string() });
     }
     Ok(())
 }

@@ -65,8 +65,8 @@ const TILES: [Tile; 17] = [
 pub(super) fn builds() -> Vec<Listed> {
     let caps = super::h200();
     super::listed("gemm/sm90_swap", &Sm90Swap, &caps, swap::USUAL, |p, variant| {
-        let (tile, tokens) = (&TILES[usize::from(variant.0)], swap::tokens(p.m));
-        swap::build(&SOURCE, p.spec(), tile, tokens, tile.stages(caps.shared_bytes, tokens, false).0)
+        let tile = &TILES[usize::from(variant.0)];
+        swap::build(&SOURCE, p.spec(), tile, tile.stages(caps.shared_bytes, p.spec(), false).0)
     })
 }
 
@@ -101,14 +101,14 @@ impl Kernel<Gemm> for Sm90Swap {
         let own: &NvidiaDevice = device.downcast_ref().expect("a device of this backend");
         let (spec, tile) = (p.spec(), &TILES[usize::from(variant.0)]);
         let tokens = swap::tokens(spec.m);
-        let (stages, shared_bytes) = tile.stages(device.caps().shared_bytes, tokens, false);
-        let function = own.function(&swap::build(&SOURCE, spec, tile, tokens, stages))?;
+        let (stages, shared_bytes) = tile.stages(device.caps().shared_bytes, spec, false);
+        let function = own.function(&swap::build(&SOURCE, spec, tile, stages))?;
         let grid = [tile.split * spec.n.div_ceil(tile.rows()), spec.m.div_ceil(tokens), spec.batch];
         let config = Config {
             cluster: tile.split,
             shared_bytes,
             programmatic: swap::overlaps(spec, tile, device.caps()),
-            ..Config::new(grid, tile.threads())
+            ..Config::new(grid, tile.threads(spec))
         };
         let (maps, params) = (swap::maps(spec, tile, tokens), swap::params(spec, tile, device.caps()));
         let code = Ready { spec: *spec, function, config, maps, params };

@@ -45,8 +45,8 @@ const TILES: [Tile; 5] =
 pub(super) fn builds() -> Vec<Listed> {
     let caps = super::h200();
     super::listed("gemm/sm90_swap_stream", &Sm90SwapStream, &caps, swap::USUAL, |p, variant| {
-        let (tile, tokens) = (&TILES[usize::from(variant.0)], swap::tokens(p.m));
-        swap::build(&SOURCE, p.spec(), tile, tokens, tile.stages(caps.shared_bytes, tokens, true).0)
+        let tile = &TILES[usize::from(variant.0)];
+        swap::build(&SOURCE, p.spec(), tile, tile.stages(caps.shared_bytes, p.spec(), true).0)
     })
 }
 
@@ -78,15 +78,15 @@ impl Kernel<Gemm> for Sm90SwapStream {
         let own: &NvidiaDevice = device.downcast_ref().expect("a device of this backend");
         let (spec, tile) = (p.spec(), &TILES[usize::from(variant.0)]);
         let tokens = swap::tokens(spec.m);
-        let (stages, shared_bytes) = tile.stages(device.caps().shared_bytes, tokens, true);
-        let function = own.function(&swap::build(&SOURCE, spec, tile, tokens, stages))?;
+        let (stages, shared_bytes) = tile.stages(device.caps().shared_bytes, spec, true);
+        let function = own.function(&swap::build(&SOURCE, spec, tile, stages))?;
         let (maps, params) = (swap::maps(spec, tile, tokens), swap::params(spec, tile, device.caps()));
         let (m, n) = (spec.m.div_ceil(tokens), spec.n.div_ceil(tile.rows()));
         let all = u64::from(m) * u64::from(n) * u64::from(spec.batch);
         let mut config = Config {
             shared_bytes,
             programmatic: swap::overlaps(spec, tile, device.caps()),
-            ..Config::new([1, 1, 1], tile.threads())
+            ..Config::new([1, 1, 1], tile.threads(spec))
         };
         // Blocks wait for each other, so all must be there at once.
         let resident = own.resident_clusters(&function, &config)?;

@@ -2,14 +2,14 @@
 
 pub(super) use super::sm90::is_plain;
 use super::{
-    macros,
+    blocks, macros,
     maps::Map,
-    sm90::{Arguments, operands, promotes, scale},
+    sm90::{Arguments, operands, promotes, scale, unscaled},
 };
 use crate::{compile::Build, compile::Source, tensor_map::Swizzle};
 use kp_hal::{
-    Caps, Nanos, Unsupported,
-    op::{Addend, Gate, GemmProblem, GemmSpec, Order, Repro, Spec},
+    Caps, DType, Nanos, Unsupported,
+    op::{Addend, Gate, GemmProblem, GemmSpec, Order, Repro, Scheme, Spec},
 };
 
 /// Rows up to which such a kernel is worth its name.
@@ -40,9 +40,16 @@ pub(super) struct Params {
     pub(super) a_batched: u32,
     pub(super) b_batched: u32,
     pub(super) b_streams: u32,
+    pub(super) a_scale_batch: i64,
+    pub(super) b_scale_batch: i64,
+    pub(super) a_scale_row: u32,
+    pub(super) a_scale_k: u32,
+    pub(super) b_scale_row: u32,
+    pub(super) b_scale_k: u32,
+    pub(super) blocks_k: u32,
 }
 
-const _: () = assert!(size_of::<Params>() == 120);
+const _: () = assert!(size_of::<Params>() == 160);
 
 impl Tile {
     /// Rows of B in a tile.
@@ -50,8 +57,9 @@ impl Tile {
         64 * self.groups
     }
 
-    pub(super) const fn threads(&self) -> u32 {
-        128 * self.groups + 32
+    /// Threads of a block: those that multiply, a warp that copies, and one more for scales of blocks.
+    pub(super) fn threads(&self, spec: &GemmSpec) -> u32 {
+        128 * self.groups + if b_block(spec).is_some() { 64 } else { 32 }
     }
 
     /// Elements along k of a stage.
@@ -64,6 +72,16 @@ impl Tile {
         (self.steps * 128 * (self.rows() + tokens), self.groups * tokens * 68 * 4)
     }
 
+    /// Bytes of a stage's scales of blocks, which have shared memory of their own.
+    fn scale_bytes(&self, spec: &GemmSpec) -> u32 {
+        let of_b = match b_block(spec) {
+            None => return 0,
+            Some(1) => self.rows(),
+            Some(_) => self.groups,
+        };
+        self.steps * (tokens(spec.m) + of_b) * 4
+    }
+
     /// Bytes that what the blocks of a cluster send each other takes of the stages: each finishes every `split`-th eight of
     /// the rows.
     const fn inbox(&self, tokens: u32) -> u32 {
@@ -72,11 +90,11 @@ impl Tile {
 
     /// Stages that fit beside `resident - 1` other blocks, and the dynamic shared memory of a block; `apart` if sums do not
     /// take the place of stages.
-    pub(super) fn stages(&self, caps_bytes: u32, tokens: u32, apart: bool) -> (u32, u32) {
-        let (stage, sums) = self.bytes(tokens);
+    pub(super) fn stages(&self, caps_bytes: u32, spec: &GemmSpec, apart: bool) -> (u32, u32) {
+        let (stage, sums) = self.bytes(tokens(spec.m));
         let kept = if apart { sums } else { 0 };
         let room = (caps_bytes / self.resident).saturating_sub(2048 + 256 + kept);
-        let stages = (room / stage).min(16);
+        let stages = (room / (stage + self.scale_bytes(spec))).min(16);
         (stages, 1024 + if apart { stages * stage + sums } else { sums.max(stages * stage) })
     }
 }
@@ -92,6 +110,9 @@ pub(super) const USUAL: &[&str] = &[
     "1x16x4096x4096 e4m3@row:e4m3@row:bf16 b=col acc=f32fast",
     "1x64x4096x4096 e4m3@row:e4m3@row:bf16 b=col",
     "1x128x4096x4096 e4m3@tensor:e4m3@tensor:bf16 b=col acc=f32fast",
+    "1x16x4096x4096 e4m3@1x128^outer:e4m3@128x128:bf16 b=col",
+    "1x64x4096x4096 e4m3@1x128^outer:e4m3@128x128:bf16 b=col",
+    "1x64x4096x4096 e4m3@1x128:e4m3@1x128:bf16 b=col",
     "1x64x4096x4096 bf16:bf16:bf16 b=col bias=bf16 act=gelu_tanh residual=bf16",
 ];
 
@@ -116,7 +137,14 @@ pub(super) fn check(caps: &Caps, p: &GemmProblem) -> super::Check {
     if p.repro() == Repro::BatchInvariant {
         return Err(Unsupported::Repro { asked: p.repro() });
     }
-    operands(spec)?;
+    match b_block(spec) {
+        None => operands(spec)?,
+        Some(_) => unscaled(spec)?,
+    }
+    // The two halves of a tile of a gate have scales of their own.
+    if let (Some(_), gate @ Gate::Halves) = (b_block(spec), spec.epilogue.gate) {
+        return Err(Unsupported::Option { option: "gate", got: gate.to_string() });
+    }
     for (operand, got) in [("a", spec.a.dtype()), ("d", spec.d.dtype())] {
         if macros::float(got).is_none() {
             return Err(Unsupported::DType { operand, got });
@@ -136,8 +164,25 @@ pub(super) fn check(caps: &Caps, p: &GemmProblem) -> super::Check {
     super::maps::check(&spec.b, ["ld of b", "batch stride of b"], spec.batch, p.align())
 }
 
-/// The build of `tile` for problems like `spec`.
-pub(super) fn build(source: &'static Source, spec: &GemmSpec, tile: &Tile, tokens: u32, stages: u32) -> Build {
+/// Rows of B that share a scale for 128 of k, if A has one per row and 128 of k.
+fn b_block(spec: &GemmSpec) -> Option<u16> {
+    match (spec.a.format.scheme, spec.b.format.scheme) {
+        (Scheme::Block { outer: 1, inner: 128 }, Scheme::Block { outer: outer @ (1 | 128), inner: 128 })
+            if (spec.a.dtype(), spec.b.dtype()) == (DType::E4m3, DType::E4m3) =>
+        {
+            Some(outer)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the sums of 128 of k are added in registers.
+fn adds_apart(spec: &GemmSpec) -> bool {
+    promotes(spec) || b_block(spec).is_some()
+}
+
+/// The build of `tile` for problems like `spec`, whose blocks have `stages` stages.
+pub(super) fn build(source: &'static Source, spec: &GemmSpec, tile: &Tile, stages: u32) -> Build {
     let name = |t| macros::float(t).expect("`operands` has looked at the type").to_owned();
     // B takes the matrix unit's first side.
     let (first, second) = (name(spec.b.dtype()), name(spec.a.dtype()));
@@ -147,23 +192,26 @@ pub(super) fn build(source: &'static Source, spec: &GemmSpec, tile: &Tile, token
         Addend::Given(t) => Some(t),
         Addend::InPlace => Some(spec.d.dtype()),
     };
-    let scale = scale(spec.a.format.scheme, spec.b.format.scheme).expect("`operands` has looked");
+    let of_blocks = b_block(spec);
+    let scale =
+        scale(spec.a.format.scheme, spec.b.format.scheme).or(of_blocks.map(|_| "BLOCKS")).expect("`check` has looked");
     let mut defines = vec![
         ("KP_TYPES", types),
         ("KP_D", name(spec.d.dtype())),
-        ("KP_TOKENS", tokens.to_string()),
+        ("KP_TOKENS", tokens(spec.m).to_string()),
         ("KP_SLABS", "1".to_owned()),
         ("KP_GROUPS", tile.groups.to_string()),
         ("KP_SPLIT", tile.split.to_string()),
         ("KP_STEPS", tile.steps.to_string()),
         ("KP_STAGES", stages.to_string()),
-        ("KP_PROMOTE", u8::from(promotes(spec)).to_string()),
+        ("KP_PROMOTE", u8::from(adds_apart(spec)).to_string()),
         ("KP_SCALE", scale.to_owned()),
         ("KP_PREFETCH", u8::from(tile.resident == 1).to_string()),
         ("KP_EARLY", "1".to_owned()),
         ("KP_C", macros::addend(c).expect("`operands` has looked at the type").to_owned()),
         ("KP_BLOCKS_PER_SM", tile.resident.to_string()),
     ];
+    defines.extend(of_blocks.map(|rows| ("KP_B_BLOCK", rows.to_string())));
     defines.extend(macros::epilogue(&spec.epilogue));
     Build { source, entry: "gemm", defines }
 }
@@ -182,6 +230,12 @@ pub(super) fn maps(spec: &GemmSpec, tile: &Tile, tokens: u32) -> [Map; 2] {
 /// What does not change from launch to launch.
 pub(super) fn params(spec: &GemmSpec, tile: &Tile, caps: &Caps) -> Params {
     let is_batched = |stride: u64| u32::from(spec.batch > 1 && stride != 0);
+    let of_blocks = b_block(spec).is_some();
+    let ((a_row, a_k, a_batch), (b_row, b_k, b_batch)) = if of_blocks {
+        (blocks::steps(spec.a.format, (spec.m, spec.k)), blocks::steps(spec.b.format, (spec.n, spec.k)))
+    } else {
+        Default::default()
+    };
     let b_bytes = spec.b.span(spec.k, spec.n, spec.batch).saturating_mul(spec.b.dtype().bits().into()) / 8;
     Params {
         epilogue: Arguments::of(spec),
@@ -190,6 +244,13 @@ pub(super) fn params(spec: &GemmSpec, tile: &Tile, caps: &Caps) -> Params {
         b_batched: is_batched(spec.b.stride),
         // Of an H200's 60 MiB, 48 still help; 56 do not.
         b_streams: u32::from(b_bytes > caps.l2_bytes / 8 * 7),
+        a_scale_batch: a_batch,
+        b_scale_batch: b_batch,
+        a_scale_row: a_row,
+        a_scale_k: a_k,
+        b_scale_row: b_row,
+        b_scale_k: b_k,
+        blocks_k: spec.k.div_ceil(128),
         ..Params::default()
     }
 }
@@ -254,10 +315,11 @@ const LONG: f64 = 20e-6;
 /// Whether a type that a tile of `tokens` rows stores leaves registers for `resident` blocks.
 pub(super) fn fits(tile: &Tile, spec: &GemmSpec, caps: &Caps, apart: bool) -> bool {
     let tokens = tokens(spec.m);
-    let sums = tokens / 2 * if promotes(spec) { 2 } else { 1 };
+    let factors = if b_block(spec).is_some() { tokens / 4 } else { 0 };
+    let sums = tokens / 2 * if adds_apart(spec) { 2 } else { 1 } + factors;
     // Of 64 K registers, with what addresses and the epilogue take.
-    let registers = caps.registers.max(1 << 16) / (tile.threads() * tile.resident);
-    let (stages, _) = tile.stages(caps.shared_bytes, tokens, apart);
+    let registers = caps.registers.max(1 << 16) / (tile.threads(spec) * tile.resident);
+    let (stages, _) = tile.stages(caps.shared_bytes, spec, apart);
     let stage = tile.bytes(tokens).0;
     sums + 56 <= registers
         && stages * stage >= tile.inbox(tokens) + 2 * stage
