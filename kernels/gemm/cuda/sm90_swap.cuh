@@ -54,7 +54,7 @@ constexpr u32 GROUP_SUMS = TOKENS * PITCH * 4;            // bytes
 // Scales of a step: A's rows, then of each group B's rows, or one number for a slab of them.
 constexpr bool BLOCKS = SCALE == Scale::BLOCKS;
 constexpr u32 B_SCALES = KP_B_BLOCK == 1 ? GROUP_ROWS : SLABS; // of a group
-constexpr u32 SCALES = BLOCKS ? TOKENS + GROUPS * B_SCALES : 0;
+constexpr u32 SCALES = BLOCKS ? (TOKENS + GROUPS * B_SCALES + 1) / 2 * 2 : 0; // an even number: they are read in pairs
 static_assert(!BLOCKS || (KP_PROMOTE && !WIDE && GATE != Gate::HALVES && (KP_B_BLOCK == 1 || KP_B_BLOCK == 128)), "what scales of blocks go with");
 constexpr u32 THREADS = 128 * GROUPS + (BLOCKS ? 64 : 32);
 

@@ -79,7 +79,7 @@ impl Tile {
             Some(1) => self.rows(),
             Some(_) => self.groups,
         };
-        self.steps * (tokens(spec.m) + of_b) * 4
+        self.steps * (tokens(spec.m) + of_b).next_multiple_of(2) * 4
     }
 
     /// Bytes that what the blocks of a cluster send each other takes of the stages: each finishes every `split`-th eight of
