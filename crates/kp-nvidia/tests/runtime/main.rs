@@ -5,6 +5,7 @@ mod copies;
 mod faults;
 mod foreign;
 mod kernels;
+mod large;
 mod memory;
 mod peers;
 mod queues;
