@@ -145,7 +145,8 @@ struct Loader {
 
 // The warp that copies scales of blocks: number by number, so that any layout will do.
 struct ScaleLoader {
-    static constexpr u32 EACH = (STEPS * SCALES + 31) / 32; // numbers of a lane
+    static constexpr u32 EACH = BLOCKS ? (STEPS * SCALES + 31) / 32 : 1; // numbers of a lane
+    static constexpr u32 ALL = BLOCKS ? SCALES : 1;
     const float *from[EACH];
     u32 stride[EACH], step[EACH];
     bool exists[EACH];
@@ -154,8 +155,8 @@ struct ScaleLoader {
     KP_FN ScaleLoader(const Problem &p, u32 tile, u32 row0, u32 batch) : blocks(p.blocks_k) {
 #pragma unroll
         for (u32 i = 0; i < EACH; ++i) {
-            const u32 x = i * 32 + ptx::lane(), at = x % SCALES;
-            step[i] = x / SCALES;
+            const u32 x = i * 32 + ptx::lane(), at = x % ALL;
+            step[i] = x / ALL;
             if (at < TOKENS) {
                 from[i] = (const float *)p.epilogue.a_scale + batch * p.a_scale_batch + (u64)(row0 + at) * p.a_scale_row;
                 stride[i] = p.a_scale_k, exists[i] = row0 + at < p.epilogue.m;

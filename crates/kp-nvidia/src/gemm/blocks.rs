@@ -151,16 +151,17 @@ impl Family {
 
     fn shared_bytes(&self, tile: &Tile, d: DType) -> u32 {
         let d_bytes = d.bits() / 8;
-        let box_bytes = 16 * tile.store(d_bytes) * d_bytes;
+        let box_bytes = 64 * tile.store(d_bytes) * d_bytes;
         let zone = gcd(tile.n, 128);
         let (a_scales, b_scales) = match self.scales {
             None => (0, 0),
             // A bulk copy of A's begins at a multiple of four rows.
             Some((_, 1)) => (tile.m + 4, tile.n),
-            Some(_) => (tile.m + 4, (tile.n / zone).next_multiple_of(4)),
+            // Larger tiles read B's from memory.
+            Some(_) => (tile.m + 4, if tile.m > 64 { 0 } else { (tile.n / zone).next_multiple_of(4) }),
         };
         let bytes = tile.stages * ((tile.m + tile.n) * 128 + (a_scales + b_scales) * 4)
-            + tile.consumers() * 4 * tile.boxes * box_bytes;
+            + tile.consumers() * tile.boxes * box_bytes;
         // The tile that each stage is of, and two barriers.
         bytes.next_multiple_of(16) + tile.stages * (16 + 16)
     }
@@ -298,7 +299,7 @@ impl Family {
             config,
             a: Map::of(&a, (m, k, row_batch), [step, tile.m / tile.cluster_n], Swizzle::Bytes128),
             b: Map::of(&b, (k, n, batch), [step, tile.n / tile.cluster_m], Swizzle::Bytes128),
-            d: d_copies.then(|| Map::of(&d, (m, n, row_batch), [store, 16], swizzle)),
+            d: d_copies.then(|| Map::of(&d, (m, n, row_batch), [store, 64], swizzle)),
             args,
         })
     }

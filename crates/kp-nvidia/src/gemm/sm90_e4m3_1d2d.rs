@@ -22,7 +22,7 @@ static SOURCE: Source = source!(
 );
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 24] = [
+const TILES: [Tile; 27] = [
     tile(128, 192, 4, (2, 1), 3),
     tile(128, 192, 5, (2, 1), 1),
     tile(256, 128, 4, (1, 2), 1),
@@ -47,6 +47,9 @@ const TILES: [Tile; 24] = [
     ahead(64, 32, 16, 1),
     tile(128, 192, 4, (1, 1), 3),
     ahead(128, 128, 5, 2),
+    tile(256, 128, 3, (1, 1), 4),
+    ahead(128, 112, 6, 7),
+    ahead(128, 80, 7, 5),
 ];
 
 /// What it is made of.
