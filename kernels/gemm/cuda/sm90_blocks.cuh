@@ -261,6 +261,8 @@ struct BulkScales {
         if (a_bytes) ptx::load_bulk(s.scales(), a, a_bytes, s.full());
         if (b_bytes) ptx::load_bulk(s.scales() + A_SCALES * 4, b, b_bytes, s.full());
         a += args.a_scale_k, b += args.b_scale_k;
+        // Without this NVRTC 13.0 unrolls the loop over k and loses the upper half of some of the addresses.
+        asm volatile("" : "+l"(a), "+l"(b));
     }
 };
 #else
@@ -401,6 +403,8 @@ struct Scaling {
         b[0] = ptx::load_constant(next);
         if (BN / ZONE > 1) b[1] = ptx::load_constant(next + second);
         next += k;
+        // Or the compiler takes what is loaded for uniform, and waits for it before the next wgmma.
+        asm volatile("" : "+l"(next));
     }
 };
 
