@@ -226,7 +226,9 @@ impl Family {
         let busy = clusters.min(full) * f64::from(tile.cluster()) / units;
         let l2 = if busy > 0.5 { L2_PER_CYCLE } else { 1.3 * L2_PER_CYCLE };
         let copy = (m / cn + n / cm) * 128.0 / l2;
-        let end = TILE + m * n * 2.0 / STORE_PER_CYCLE;
+        // Each warpgroup's boxes of D, as many at a time as there is shared memory for.
+        let boxes = tile.m / 64 / tile.consumers() * (tile.n / tile.store(spec.d.dtype().bits() / 8));
+        let end = TILE + m * n * 2.0 / STORE_PER_CYCLE + f64::from(boxes.div_ceil(tile.boxes) - 1) * ROUND;
         let cycles = (clusters / full).ceil() * (k * (multiply.max(copy) + STEP) + end);
 
         let padded = 2.0 * clusters * cm * m * cn * n * k * step_k;
@@ -445,6 +447,8 @@ const L2_PER_CYCLE: f64 = 67.9;
 const STEP: f64 = 92.5;
 /// Filling and draining a tile's pipeline.
 const TILE: f64 = 1003.0;
+/// Of boxes of D that wait for those before to be read; not fitted: 256×128 with one box and with four, k = 512.
+const ROUND: f64 = 330.0;
 /// Bytes per unit and cycle of D.
 const STORE_PER_CYCLE: f64 = 23.3;
 /// Of the peak, what the card's power sustains.
