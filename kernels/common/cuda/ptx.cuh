@@ -197,12 +197,6 @@ KP_FN float4 load_shared(u32 at) {
 // Where byte `column` (0 to 127) of a row of 128 bytes lies in shared memory that the copy engine swizzles by 128 bytes.
 KP_FN u32 swizzled(u32 row, u32 column) { return row * 128 + (column ^ (row % 8 * 16)); }
 
-// A number that nobody writes while the kernel runs; asked for here, wherever it is used.
-KP_FN float load_constant(const float *p) {
-    float x;
-    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(x) : "l"(p));
-    return x;
-}
 KP_FN u32 load_acquire(const u32 *p) {
     u32 x;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");

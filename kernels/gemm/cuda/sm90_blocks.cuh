@@ -4,7 +4,7 @@
 // f32's, whatever the matrix unit keeps. The same skeleton without scales multiplies 16-bit groups. It serves plain, batched and
 // grouped products; the sources that include it say which by defines.
 //
-//     block of threads      warpgroup 0: warp 0 copies tiles of A and B (TMA) and tells which, and scales that lie in rows; warp 1 others
+//     block of threads      warpgroup 0: warp 0 copies tiles of A and B (TMA) and tells which, warp 1 or 2 copies scales
 //                           warpgroups 1 to CONSUMERS: each computes slabs of 64 rows: slab w · CONSUMERS + its number, w < WAVES
 //     one scales its block while the other's wgmma runs, so there are two as soon as BM is 128
 //
@@ -88,15 +88,11 @@ static_assert(BN % 8 == 0 && BN <= 256 && BM % CLUSTER_N == 0 && BM / CLUSTER_N 
 static_assert(A_SCALE <= 1, "A is scaled per row or not at all");
 static_assert(CLUSTER == CLUSTER_M || CLUSTER == CLUSTER_N, "a cluster has one purpose");
 
-// Zones are so few that those who multiply read their scales themselves, from memory; small tiles come too soon for that.
-constexpr bool B_DIRECT = B_SCALE == 128 && BM > 64;
-
 // Scales of a stage: A's, then B's. Columns with one scale in common form zones: n0 is a multiple of BN, so a block of 128 can only
 // begin at a multiple of gcd(BN, 128) within the tile. In bulk, A's begin up to 3 rows before the tile.
 constexpr int ZONE = B_SCALE == 1 ? BN : gcd(BN, 128);
 constexpr int A_SCALES = A_SCALE == 0 ? 0 : BM + 4;
-constexpr int B_SCALES = B_SCALE == 0 || B_DIRECT ? 0 : B_SCALE == 1 ? BN : (BN / ZONE + 3) / 4 * 4;
-static_assert(!B_DIRECT || 128 - ZONE + BN <= 256, "columns of two blocks of 128 at most");
+constexpr int B_SCALES = B_SCALE == 0 ? 0 : B_SCALE == 1 ? BN : (BN / ZONE + 3) / 4 * 4;
 
 // --- Shared memory
 
@@ -113,11 +109,8 @@ KP_FN i32 k_blocks(const Args &args) { return (args.k + BK - 1) / BK; }
 
 // A tile of D: its first row in A and D, and how many of the group's are left from there (may be none, or more than BM).
 struct Tile {
-    i32 row, rows, col;
-    i32 group; // or batch: B's
+    i32 row, rows, col, batch;
     KP_FN bool none() const { return col < 0; }
-    // Of A and D.
-    KP_FN i32 batch() const { return GROUPING == 1 ? 0 : group; }
 };
 
 struct Stages {
@@ -127,13 +120,13 @@ struct Stages {
     KP_FN u32 scales() const { return base + SCALE_AT + stage * SCALE_BYTES; }
     // Which tile is multiplied from this stage on, as the copying warp tells the others in the first of its stages.
     KP_FN void tell(const Tile &t) const {
-        asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(base + TILE_AT + stage * 16), "r"(t.row), "r"(t.rows), "r"(t.col), "r"(t.group)
+        asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(base + TILE_AT + stage * 16), "r"(t.row), "r"(t.rows), "r"(t.col), "r"(t.batch)
                      : "memory");
     }
     KP_FN Tile told() const {
         Tile t;
         asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(t.row), "=r"(t.rows), "=r"(t.col), "=r"(t.group)
+                     : "=r"(t.row), "=r"(t.rows), "=r"(t.col), "=r"(t.batch)
                      : "r"(base + TILE_AT + stage * 16)
                      : "memory");
         return t;
@@ -207,7 +200,7 @@ struct Schedule {
         i32 n = in_group / height, m = top + in_group % height;
         if (CLUSTER_M > 1) m = m * CLUSTER_M + ptx::cluster_rank();
         if (CLUSTER_N > 1) n = n * CLUSTER_N + ptx::cluster_rank();
-        t = {row + m * BM, rows - m * BM, n * BN, group};
+        t = {row + m * BM, rows - m * BM, n * BN, GROUPING == 1 ? 0 : group};
         return true;
     }
 };
@@ -231,50 +224,6 @@ struct Walk {
 
 // --- Load
 
-#if A_SCALE
-// Whether an operand's scales of one block of k lie one after the other, from a multiple of 16 bytes on.
-KP_FN bool in_bulk(const float *scales, u32 row, u32 k, i64 batch) {
-    return row == 1 && (u64)scales % 16 == 0 && k % 4 == 0 && batch % 4 == 0;
-}
-// Small tiles wait for their operands, not for shared memory: they are no faster with bulk copies.
-KP_FN bool in_bulk(const Args &args) {
-    return BM > 64 && in_bulk(args.a_scale, args.a_scale_row, args.a_scale_k, args.a_scale_batch) &&
-           (B_SCALE != 1 || in_bulk(args.b_scale, args.b_scale_row, args.b_scale_k, args.b_scale_batch));
-}
-KP_FN u32 scale_lanes(const Args &args) { return in_bulk(args) ? 0 : 32; }
-
-// The scales of a tile's rows, in one copy a stage each for A and B; of none if they do not lie so.
-struct BulkScales {
-    const float *a, *b;
-    u32 a_bytes = 0, b_bytes = 0;
-
-    // From a multiple of 4 rows on, and no further than the scales of a block of k go.
-    KP_FN BulkScales(const Args &args, const Tile &t) {
-        const i32 row = t.row & ~3;
-        a = args.a_scale + t.batch() * args.a_scale_batch + row, b = args.b_scale + t.group * args.b_scale_batch + t.col;
-        if (!in_bulk(args)) return;
-        if (t.rows > 0) a_bytes = 4 * min(BM + 4, (i32)args.a_scale_k - row);
-        if (B_SCALE == 1 && t.col < args.n) b_bytes = 4 * min(BN, (i32)args.b_scale_k - t.col);
-    }
-    KP_FN u32 bytes() const { return a_bytes + b_bytes; }
-    KP_FN void load(const Args &args, const Stages &s) {
-        if (a_bytes) ptx::load_bulk(s.scales(), a, a_bytes, s.full());
-        if (b_bytes) ptx::load_bulk(s.scales() + A_SCALES * 4, b, b_bytes, s.full());
-        a += args.a_scale_k, b += args.b_scale_k;
-        // Without this NVRTC 13.0 unrolls the loop over k and loses the upper half of some of the addresses.
-        asm volatile("" : "+l"(a), "+l"(b));
-    }
-};
-#else
-KP_FN bool in_bulk(const Args &) { return false; }
-KP_FN u32 scale_lanes(const Args &) { return 0; }
-struct BulkScales {
-    KP_FN BulkScales(const Args &, const Tile &) {}
-    KP_FN u32 bytes() const { return 0; }
-    KP_FN void load(const Args &, const Stages &) {}
-};
-#endif
-
 KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args &args, Stages s, Walk walk) {
     constexpr int A_ROWS = BM / CLUSTER_N, B_ROWS = BN / CLUSTER_M;
     constexpr u16 ALL = (1 << CLUSTER) - 1; // blocks of the cluster
@@ -283,13 +232,11 @@ KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args
     for (; walk.more; walk.step()) {
         const Tile &t = walk.tile;
         if (ptx::elect()) {
-            BulkScales scales(args, t);
-            const i32 a_batch = t.batch() * args.a_step, b_batch = t.group * args.b_step;
+            const i32 a_batch = t.batch * args.a_step, b_batch = walk.schedule.group * args.b_step;
             for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
                 s.wait_empty();
                 if (kb == 0) s.tell(t);
-                ptx::mbarrier_expect(s.full(), A_BYTES + B_BYTES + scales.bytes());
-                scales.load(args, s);
+                ptx::mbarrier_expect(s.full(), A_BYTES + B_BYTES);
                 if (CLUSTER_N > 1) {
                     u32 part = rank * A_ROWS;
                     ptx::load_box_multicast(s.a() + part * 128, &a_map, s.full(), kb * BK, t.row + part, a_batch, ALL, ptx::KEEP_NORMAL);
@@ -313,6 +260,48 @@ KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args
 }
 
 #if A_SCALE
+// Whether an operand's scales of one block of k lie one after the other, from a multiple of 16 bytes on.
+KP_FN bool in_bulk(const float *scales, u32 row, u32 k, i64 batch) {
+    return row == 1 && (u64)scales % 16 == 0 && k % 4 == 0 && batch % 4 == 0;
+}
+// Small tiles wait for their operands, not for shared memory: they are no faster with bulk copies.
+KP_FN bool in_bulk(const Args &args) {
+    return BM > 64 && in_bulk(args.a_scale, args.a_scale_row, args.a_scale_k, args.a_scale_batch) &&
+           (B_SCALE != 1 || in_bulk(args.b_scale, args.b_scale_row, args.b_scale_k, args.b_scale_batch));
+}
+// Lanes that copy scales, each of which arrives at a stage's barrier.
+constexpr u32 BULK_LANES = B_SCALE == 1 ? 1 : BN / ZONE;
+KP_FN u32 scale_lanes(const Args &args) { return in_bulk(args) ? BULK_LANES : 32; }
+
+// Scales of rows in one copy each for A and B. Scales of zones one by one, a lane for each.
+KP_FN void load_scales_in_bulk(const Args &args, Stages s, Walk walk) {
+    const i32 blocks = k_blocks(args);
+    for (; walk.more; walk.step()) {
+        const Tile &t = walk.tile;
+        if (ptx::lane() < BULK_LANES) {
+            // From a multiple of 4 rows on, and no further than the scales of this block of k go.
+            const i32 row = t.row & ~3, col = t.col + ptx::lane() * ZONE;
+            const u32 a_bytes = ptx::lane() == 0 && t.rows > 0 ? 4 * min(BM + 4, (i32)args.a_scale_k - row) : 0;
+            const u32 b_bytes = B_SCALE == 1 && col < args.n ? 4 * min(BN, (i32)args.b_scale_k - col) : 0;
+            const bool there = col < args.n;
+            const float *a = args.a_scale + t.batch * args.a_scale_batch + row;
+            const float *b = args.b_scale + walk.schedule.group * args.b_scale_batch + (there ? (u64)(u32)(col / B_SCALE) * args.b_scale_row : 0);
+            for (i32 kb = 0; kb < blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+                s.wait_empty();
+                const u32 full = s.full(), smem = s.scales();
+                if (a_bytes + b_bytes) ptx::mbarrier_expect_more(full, a_bytes + b_bytes);
+                if (a_bytes) ptx::load_bulk(smem, a, a_bytes, full);
+                if (b_bytes) ptx::load_bulk(smem + A_SCALES * 4, b, b_bytes, full);
+                if (B_SCALE != 1) ptx::copy_word(smem + (A_SCALES + ptx::lane()) * 4, (u64)b, there);
+                ptx::arrive_with_copies(full);
+            }
+        }
+        __syncwarp();
+    }
+    if (ptx::lane() < BULK_LANES) s.wait_empty(), ptx::mbarrier_arrive(s.full());
+    __syncwarp();
+}
+
 // `COUNT` scales of one operand, one every `EVERY` of its rows, from row `row` on, of which `rows` exist.
 template <int COUNT, int EVERY, int SHARED_BY> KP_FN void copy_scales(u32 smem, const float *block, u32 stride, i32 row, i32 rows) {
 #pragma unroll 2
@@ -328,21 +317,23 @@ KP_FN void load_scales(const Args &args, Stages s, Walk walk) {
     const i32 blocks = k_blocks(args);
     for (; walk.more; walk.step()) {
         const Tile &t = walk.tile;
-        const float *a = args.a_scale + t.batch() * args.a_scale_batch;
-        const float *b = args.b_scale + t.group * args.b_scale_batch;
+        const float *a = args.a_scale + t.batch * args.a_scale_batch;
+        const float *b = args.b_scale + walk.schedule.group * args.b_scale_batch;
         for (i32 kb = 0; kb < blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
             // Or the compiler makes a loop over lanes with different barriers: 40 of the 330 cycles between two stages.
             const u32 full = ptx::uniform(s.full());
             s.wait_empty();
             copy_scales<BM, 1, 1>(s.scales(), a, args.a_scale_row, t.row, t.rows);
-            if constexpr (!B_DIRECT)
-                copy_scales<B_SCALE == 1 ? BN : BN / ZONE, B_SCALE == 1 ? 1 : ZONE, B_SCALE>(s.scales() + A_SCALES * 4, b, args.b_scale_row,
-                                                                                            t.col, args.n - t.col);
+            copy_scales<B_SCALE == 1 ? BN : BN / ZONE, B_SCALE == 1 ? 1 : ZONE, B_SCALE>(s.scales() + A_SCALES * 4, b, args.b_scale_row, t.col,
+                                                                                        args.n - t.col);
             ptx::arrive_with_copies(full);
         }
     }
     s.wait_empty(), ptx::mbarrier_arrive(s.full());
 }
+#else
+KP_FN bool in_bulk(const Args &) { return false; }
+KP_FN u32 scale_lanes(const Args &) { return 0; }
 #endif
 
 // --- Compute
@@ -377,35 +368,10 @@ KP_FN void clear(float (&total)[WAVES][BN / 2]) {
     }
 }
 
-// Where a thread finds a tile's scales, and what else its sums are multiplied by.
+// Where consumers find a tile's scales, and what else its sums are multiplied by.
 struct Scaling {
     u32 row; // of this thread's first row, in A's scales of a stage: bytes
     float alpha;
-    // B_DIRECT: B's scales of the first columns and, from zone `split` on, of the others, for the block of k at hand and the next.
-    const float *next;
-    u32 second, k;
-    i32 split;
-    float b[2];
-
-    KP_FN Scaling(const Args &args, const Tile &t, const Consumer &me) : row(4 * (me.row(0) + (in_bulk(args) ? (u32)t.row % 4 : 0))), alpha(args.alpha) {
-        // Or it would be worked out again for every block.
-        asm volatile("" : "+r"(row));
-        if (!B_DIRECT) return;
-        next = args.b_scale + t.group * args.b_scale_batch + (u64)(u32)(t.col / 128) * args.b_scale_row;
-        split = (128 - t.col % 128) / ZONE;
-        second = split < BN / ZONE && t.col + split * ZONE < args.n ? args.b_scale_row : 0;
-        k = args.b_scale_k;
-        fetch(true);
-    }
-    // Asks for the next block's, if there is one.
-    KP_FN void fetch(bool more) {
-        if (!B_DIRECT || !more) return;
-        b[0] = ptx::load_constant(next);
-        if (BN / ZONE > 1) b[1] = ptx::load_constant(next + second);
-        next += k;
-        // Or the compiler takes what is loaded for uniform, and waits for it before the next wgmma.
-        asm volatile("" : "+l"(next));
-    }
 };
 
 #if A_SCALE
@@ -424,8 +390,7 @@ struct Scales {
     float both[B_SCALE == 1 ? BN / 2 : 1]; // of each sum of the slab at hand
 
     KP_FN Scales() {}
-    // `more`: whether there is a block after this one.
-    KP_FN Scales(const Stages &s, Scaling &scaling, const Consumer &me, bool more) {
+    KP_FN Scales(const Stages &s, const Scaling &scaling, const Consumer &me) {
         const u32 a_at = s.scales() + scaling.row, b_at = s.scales() + 4 * A_SCALES;
         float factors[FACTORS] = {scaling.alpha};
         if constexpr (B_SCALE == 1) {
@@ -436,11 +401,7 @@ struct Scales {
             }
         } else {
 #pragma unroll
-            for (int i = 0; i < FACTORS; i++) {
-                const float x = !B_DIRECT ? ptx::load_shared_number(b_at + 4 * i) : FACTORS == 1 || i < scaling.split ? scaling.b[0] : scaling.b[1];
-                factors[i] = times(scaling.alpha, x);
-            }
-            scaling.fetch(more);
+            for (int i = 0; i < FACTORS; i++) factors[i] = times(scaling.alpha, ptx::load_shared_number(b_at + 4 * i));
         }
 #pragma unroll
         for (int w = 0; w < WAVES; w++) {
@@ -474,14 +435,14 @@ struct Scales {
 #if AHEAD
 // The next block's products are issued before this block's are scaled: each warpgroup keeps the tensor cores busy by itself, for the
 // registers of a second block.
-KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, Scaling &scaling, const Consumer &me) {
+KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Scaling &scaling, const Consumer &me) {
     static_assert(WAVES == 1, "registers for two blocks");
     float block[2][BN / 2];
     Scales scales[2];
     Stages before = s;
-    const auto issue = [&](float (&block)[BN / 2], Scales &scales, bool more) {
+    const auto issue = [&](float (&block)[BN / 2], Scales &scales) {
         s.wait_full();
-        scales = Scales(s, scaling, me, more);
+        scales = Scales(s, scaling, me);
         wgmma::fence();
         multiply(block, s.a() + me.slab(0) * 64 * 128, s.b(), 0);
         wgmma::commit();
@@ -494,19 +455,19 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, Scaling
         before.advance();
         scales.add(total[0], block, 0);
     };
-    issue(block[0], scales[0], blocks > 1);
+    issue(block[0], scales[0]);
     clear(total);
     i32 left = blocks - 1; // blocks to be issued
     for (; left >= 2; left -= 2) {
-        issue(block[1], scales[1], true);
+        issue(block[1], scales[1]);
         wgmma::wait<1>();
         finish(block[0], scales[0]);
-        issue(block[0], scales[0], left > 2);
+        issue(block[0], scales[0]);
         wgmma::wait<1>();
         finish(block[1], scales[1]);
     }
     if (left) {
-        issue(block[1], scales[1], false);
+        issue(block[1], scales[1]);
         wgmma::wait<1>();
         finish(block[0], scales[0]);
         wgmma::wait<0>();
@@ -531,7 +492,7 @@ template <int N> struct Constant {
 
 // Between a block's products and the next one's nothing is done but scaling: what else there is, is done while products run. Each stage
 // has code of its own, so that where its operands lie needs no arithmetic; a tile begins in the middle of it, where the last one ended.
-KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, Scaling &scaling, const Consumer &me) {
+KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Scaling &scaling, const Consumer &me) {
     float block[BN / 2];
     Scales scales;
     const u64 a = wgmma::k_major(s.base + A_AT + me.slab(0) * 64 * 128), b = wgmma::k_major(s.base + B_AT);
@@ -552,7 +513,7 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, Scaling
                                      k > 0);
             }
             wgmma::commit();
-            if (w == 0) scales = Scales(here, scaling, me, left > 0);
+            if (w == 0) scales = Scales(here, scaling, me);
             scales.prepare(w);
             if (w == WAVES - 1 && left > 0) next.wait_full();
             wgmma::wait<0>();
@@ -579,7 +540,7 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, Scaling
 #endif
 #else
 // One group of wgmmas stays in flight while the next one is issued; a stage is given back one block later.
-KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, Scaling &, const Consumer &me) {
+KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Scaling &, const Consumer &me) {
     Stages before = s;
     for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
         s.wait_full();
@@ -691,8 +652,8 @@ KP_FN void store(const float (&total)[WAVES][BN / 2], u32 base, const TensorMap 
             if (rows <= 0 || col >= args.n) continue;
             const i32 own = me.warp * 16;
             // A box may not reach into rows that belong to others.
-            if (!args.d_copies || (GROUPING != 0 && rows < 64)) store_rows(smem + mine, args, t.batch(), t.row + at + own, rows - own, col, me);
-            else if (first_thread) ptx::store_box(&d_map, smem, col, t.row + at, t.batch());
+            if (!args.d_copies || (GROUPING != 0 && rows < 64)) store_rows(smem + mine, args, t.batch, t.row + at + own, rows - own, col, me);
+            else if (first_thread) ptx::store_box(&d_map, smem, col, t.row + at, t.batch);
         }
         if (first_thread) ptx::store_commit();
     }
@@ -712,7 +673,9 @@ KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 numbe
         float total[WAVES][BN / 2];
         // Not while the first products run: the compiler would do it in every block, by selection. AHEAD peels the first.
         if (!AHEAD && SCALED) clear(total);
-        Scaling scaling(args, t, me);
+        Scaling scaling = {4 * (me.row(0) + (in_bulk(args) ? (u32)t.row % 4 : 0)), args.alpha};
+        // Or it would be worked out again for every block.
+        asm volatile("" : "+r"(scaling.row));
         compute(total, blocks, s, scaling, me);
         store(total, s.base, d_map, args, t, me);
     }
@@ -756,6 +719,7 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
         if (warp == 0) load_tiles(a_map, b_map, args, s, walk);
 #if A_SCALE
         if (warp == 1 && !in_bulk(args)) load_scales(args, s, walk);
+        if (warp == 2 && in_bulk(args)) load_scales_in_bulk(args, s, walk);
 #endif
     } else {
         start();

@@ -157,8 +157,7 @@ impl Family {
             None => (0, 0),
             // A bulk copy of A's begins at a multiple of four rows.
             Some((_, 1)) => (tile.m + 4, tile.n),
-            // Larger tiles read B's from memory.
-            Some(_) => (tile.m + 4, if tile.m > 64 { 0 } else { (tile.n / zone).next_multiple_of(4) }),
+            Some(_) => (tile.m + 4, (tile.n / zone).next_multiple_of(4)),
         };
         let bytes = tile.stages * ((tile.m + tile.n) * 128 + (a_scales + b_scales) * 4)
             + tile.consumers() * tile.boxes * box_bytes;
