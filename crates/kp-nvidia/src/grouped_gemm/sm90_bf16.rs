@@ -25,7 +25,7 @@ static SOURCE: Source = source!(
 );
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 7] = [
+const TILES: [Tile; 10] = [
     tile(256, 128, 4, (1, 2), 1),
     tile(128, 256, 4, (1, 1), 1),
     tile(128, 256, 4, (1, 2), 1),
@@ -33,6 +33,9 @@ const TILES: [Tile; 7] = [
     tile(128, 128, 5, (1, 2), 2),
     tile(64, 128, 8, (1, 2), 2),
     tile(64, 64, 12, (1, 1), 1),
+    tile(256, 128, 4, (1, 2), 2),
+    tile(128, 256, 4, (1, 1), 2),
+    tile(128, 256, 4, (1, 2), 2),
 ];
 
 /// What it is made of.
