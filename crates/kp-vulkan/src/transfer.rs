@@ -53,9 +53,9 @@ impl Transfer {
         Ok(Self { copy: build(&COPY)?, fill: build(&FILL)?, most: device.seen.facts.max_groups.min(MOST_GROUPS) })
     }
 
-    /// Pieces of 16 bytes, a thread each.
-    fn groups(&self, bytes: u64) -> u32 {
-        launch::groups(bytes.div_ceil(16 * THREADS), self.most)
+    /// Pieces of 16 bytes, so many to a thread.
+    fn groups(&self, bytes: u64, each: u64) -> u32 {
+        launch::groups(bytes.div_ceil(16 * each * THREADS), self.most)
     }
 }
 
@@ -74,7 +74,7 @@ impl VulkanQueue {
         }
         let transfer = self.transfer();
         // SAFETY: the kernel takes a `CopyPush`; the rest is the caller's promise.
-        unsafe { self.launch("copy", transfer.copy, transfer.groups(bytes), &CopyPush { dst, src, bytes }) }
+        unsafe { self.launch("copy", transfer.copy, transfer.groups(bytes, 4), &CopyPush { dst, src, bytes }) }
     }
 
     /// Enqueues setting `bytes` bytes at `dst`.
@@ -91,6 +91,6 @@ impl VulkanQueue {
         let (transfer, word) = (self.transfer(), u32::from_ne_bytes([byte; 4]));
         let push = FillPush { dst, bytes, word, unused: 0 };
         // SAFETY: the kernel takes a `FillPush`; the rest is the caller's promise.
-        unsafe { self.launch("fill", transfer.fill, transfer.groups(bytes), &push) }
+        unsafe { self.launch("fill", transfer.fill, transfer.groups(bytes, 1), &push) }
     }
 }

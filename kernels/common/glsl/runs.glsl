@@ -49,61 +49,93 @@ Run run_at(uint64_t base, uint64_t place, uint count, uint dtype, bool at_once) 
     return run;
 }
 
-// What a run's codes stand for.
-void numbers_of(Run run, uint dtype, out float numbers[8]) {
+// What eight codes stand for.
+struct Eight {
+    vec4 low;
+    vec4 high;
+};
+
+// One of them, of a format that has no shorter way below.
+float number_in(Run run, uint i, uint dtype) {
+    const uint bits = bits_of(dtype);
+    const uint word = i * bits < 128u ? run.low[i * bits / 32u % 4u] : run.high[i * bits / 32u % 4u];
+    return of_code(bits == 32u ? word : word >> i * bits % 32u & ((1u << bits % 32u) - 1u), dtype);
+}
+
+// Two numbers of 16 bits.
+vec2 two_in(uint word, uint dtype) {
+    return dtype == F16 ? unpackHalf2x16(word) : vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u));
+}
+
+// Four numbers of 8 bits, by way of f16: E5M2 is its first half, E4M3 has its exponents in their middle.
+vec4 four_in(uint word, uint dtype) {
+    const uvec2 codes = uvec2(word, word >> 8) & 0x00ff00ffu;
+    const uvec2 halves = dtype == E5M2 ? codes << 8 : (codes & 0x007f007fu) << 7 | (codes & 0x00800080u) << 8;
+    const vec2 even = unpackHalf2x16(halves.x);
+    const vec2 odd = unpackHalf2x16(halves.y);
+    vec4 four = vec4(even.x, odd.x, even.y, odd.y);
+    if (dtype == E4M3) {
+        // The greatest magnitude would be 480.
+        four *= 256.0;
+        four = mix(four, vec4(uintBitsToFloat(QUIET_NAN)), greaterThan(abs(four), vec4(448.0)));
+    }
+    return four;
+}
+
+// Numbers `i` and `i` + 4 of E2M1, by way of f16.
+vec2 pair_in(uint word, uint i) {
+    const uint codes = word >> 4u * i;
+    return unpackHalf2x16((codes & 0x00070007u) << 9 | (codes & 0x00080008u) << 12) * 16384.0;
+}
+
+// A whole number of 4 bits: 2^23 with the code among its digits, brought to where its last one counts 1.
+float whole_in(uint word, uint i, float less) {
+    const uint place = 4u * (i % 5u);
+    const float digits = uintBitsToFloat(0x4b000000u | (i < 5u ? word : word >> 20) & 15u << place);
+    return digits * power_of_two(-int(place)) - (power_of_two(23 - int(place)) + less);
+}
+
+// Written out, because what a driver makes of arrays of numbers is not always registers.
+Eight eight_of(Run run, uint dtype) {
+    const uvec4 low = run.low;
     if (dtype == BF16 || (dtype == F16 && NATIVE != 0u)) {
-        [[unroll]] for (uint i = 0u; i < 4u; i++) {
-            const uint word = run.low[i];
-            const vec2 two = dtype == F16 ? unpackHalf2x16(word) : vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u));
-            numbers[2u * i] = two.x;
-            numbers[2u * i + 1u] = two.y;
-        }
-        return;
+        return Eight(vec4(two_in(low.x, dtype), two_in(low.y, dtype)), vec4(two_in(low.z, dtype), two_in(low.w, dtype)));
+    }
+    if (dtype == F32 || dtype == TF32) {
+        return Eight(uintBitsToFloat(low), uintBitsToFloat(run.high));
     }
     if ((dtype == E4M3 || dtype == E5M2) && NATIVE != 0u) {
-        // E5M2 is the first half of f16; E4M3 has its exponents in their middle.
-        [[unroll]] for (uint i = 0u; i < 4u; i++) {
-            const uint codes = run.low[i / 2u] >> 8u * (i % 2u) & 0x00ff00ffu;
-            const uint halves = dtype == E5M2 ? codes << 8 : (codes & 0x007f007fu) << 7 | (codes & 0x00800080u) << 8;
-            const vec2 two = unpackHalf2x16(halves) * (dtype == E5M2 ? 1.0 : 256.0);
-            // The greatest magnitude would be 480.
-            numbers[i / 2u * 4u + i % 2u] = dtype == E4M3 && abs(two.x) > 448.0 ? uintBitsToFloat(QUIET_NAN) : two.x;
-            numbers[i / 2u * 4u + i % 2u + 2u] = dtype == E4M3 && abs(two.y) > 448.0 ? uintBitsToFloat(QUIET_NAN) : two.y;
-        }
-        return;
+        return Eight(four_in(low.x, dtype), four_in(low.y, dtype));
     }
     if (dtype == E2M1 && NATIVE != 0u) {
-        [[unroll]] for (uint i = 0u; i < 4u; i++) {
-            const uint codes = run.low.x >> 4u * i & 0x000f000fu;
-            const vec2 two = unpackHalf2x16((codes & 0x00070007u) << 9 | (codes & 0x00080008u) << 12) * 16384.0;
-            numbers[i] = two.x;
-            numbers[i + 4u] = two.y;
-        }
-        return;
+        const vec2 a = pair_in(low.x, 0u);
+        const vec2 b = pair_in(low.x, 1u);
+        const vec2 c = pair_in(low.x, 2u);
+        const vec2 d = pair_in(low.x, 3u);
+        return Eight(vec4(a.x, b.x, c.x, d.x), vec4(a.y, b.y, c.y, d.y));
     }
     if (dtype == I4 || dtype == U4) {
-        // 2^23 with the code among its digits, brought to where its last one counts 1.
-        const uint word = dtype == I4 ? run.low.x ^ 0x88888888u : run.low.x;
-        [[unroll]] for (uint i = 0u; i < 8u; i++) {
-            const uint place = 4u * (i % 5u);
-            const float digits = uintBitsToFloat(0x4b000000u | (i < 5u ? word : word >> 20) & 15u << place);
-            numbers[i] = digits * power_of_two(-int(place)) - (power_of_two(23 - int(place)) + (dtype == I4 ? 8.0 : 0.0));
-        }
-        return;
+        const uint word = dtype == I4 ? low.x ^ 0x88888888u : low.x;
+        const float less = dtype == I4 ? 8.0 : 0.0;
+        return Eight(vec4(whole_in(word, 0u, less), whole_in(word, 1u, less), whole_in(word, 2u, less), whole_in(word, 3u, less)),
+                     vec4(whole_in(word, 4u, less), whole_in(word, 5u, less), whole_in(word, 6u, less), whole_in(word, 7u, less)));
     }
 #ifdef NF4_TABLE
     if (dtype == NF4) {
-        [[unroll]] for (uint i = 0u; i < 8u; i++) {
-            numbers[i] = nf4_table[run.low.x >> 4u * i & 15u];
-        }
-        return;
+        const uvec4 places = uvec4(0u, 4u, 8u, 12u);
+        const uvec4 first = uvec4(low.x) >> places & 15u;
+        const uvec4 last = uvec4(low.x) >> places + 16u & 15u;
+        return Eight(vec4(nf4_table[first.x], nf4_table[first.y], nf4_table[first.z], nf4_table[first.w]),
+                     vec4(nf4_table[last.x], nf4_table[last.y], nf4_table[last.z], nf4_table[last.w]));
     }
 #endif
-    const uint bits = bits_of(dtype);
-    [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        const uint word = i * bits < 128u ? run.low[i * bits / 32u % 4u] : run.high[i * bits / 32u % 4u];
-        numbers[i] = of_code(bits == 32u ? word : word >> i * bits % 32u & ((1u << bits % 32u) - 1u), dtype);
-    }
+    return Eight(vec4(number_in(run, 0u, dtype), number_in(run, 1u, dtype), number_in(run, 2u, dtype), number_in(run, 3u, dtype)),
+                 vec4(number_in(run, 4u, dtype), number_in(run, 5u, dtype), number_in(run, 6u, dtype), number_in(run, 7u, dtype)));
+}
+
+void numbers_of(Run run, uint dtype, out float numbers[8]) {
+    const Eight x = eight_of(run, dtype);
+    numbers = float[](x.low.x, x.low.y, x.low.z, x.low.w, x.high.x, x.high.y, x.high.z, x.high.w);
 }
 
 void load_run(uint64_t base, uint64_t place, uint count, uint dtype, bool at_once, out float numbers[8]) {

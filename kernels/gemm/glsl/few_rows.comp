@@ -4,8 +4,8 @@
 
 // D = A·B for up to eight rows, B's columns contiguous as weights are, scaled or not: as fast as B comes from memory.
 //
-// A group makes COLS columns for all ROWS rows. Its threads take WIDTH elements of each column in turn, STEPS of them under way at
-// once, with the elements of A that belong to them; subgroups add what their threads have, then the group what they have. Every
+// A group makes COLS columns for all ROWS rows. Its threads take pieces of WIDTH elements of each column in turn, STEPS of them
+// under way at once, with the elements of A that belong to them; subgroups add what their threads have, then the group what they have. Every
 // element of B is read once, by one thread.
 //
 // Sums are made in the same order for every m, but what other kernels make of more rows is not: no promise across m.
@@ -21,10 +21,10 @@ layout(constant_id = 12) const uint ROWS = 1u;
 layout(constant_id = 13) const uint COLS = 4u;
 layout(constant_id = 14) const uint THREADS = 128u;
 layout(local_size_x_id = 14) in;
-// Bits: runs of A, of B at once.
+// Bits: runs of A, of B at once, pieces of B at once.
 layout(constant_id = 15) const uint RUNS = 0u;
 layout(constant_id = 16) const uint STEPS = 1u;
-// Runs of a column that a thread takes together.
+// Runs of a piece.
 layout(constant_id = 17) const uint PER = 1u;
 
 const uint WIDTH = 8u * PER;
@@ -35,15 +35,64 @@ const bool BY_BLOCK = B_BLOCK_DEPTH < 0x80000000u;
 // Subgroups have four threads at least.
 shared float of_subgroups[SUMS * ((THREADS + 3u) / 4u)];
 
-// Elements `at` and behind it of row `i` of A; 0 behind its end, where codes of B are 0 too.
-void row_of_a(uint64_t origin, uint i, uint at, out float numbers[8]) {
+// Eight elements `at` and behind it of row `i` of A; 0 behind its end, where codes of B are 0 too.
+Eight of_a(uint64_t origin, uint i, uint at) {
     if (A_FORM == 0u) {
-        load_run(a, a_place(origin, i, at), k - at, A_TYPE, (RUNS & 1u) != 0u, numbers);
-        return;
+        return eight_of(run_at(a, a_place(origin, i, at), k - at, A_TYPE, (RUNS & 1u) != 0u), A_TYPE);
     }
+    float numbers[8];
     [[unroll]] for (uint e = 0u; e < 8u; e++) {
         numbers[e] = at + e < k ? number_at(a, a_place(origin, i, at + e), A_TYPE) : 0.0;
     }
+    return Eight(vec4(numbers[0], numbers[1], numbers[2], numbers[3]), vec4(numbers[4], numbers[5], numbers[6], numbers[7]));
+}
+
+// A thread's piece of a column: PER runs, one behind the other.
+Run piece_at(uint64_t line, uint at) {
+    if (PER == 1u) {
+        return run_at(b, line + at, k - at, B_TYPE, (RUNS & 2u) != 0u);
+    }
+    Run piece = Run(uvec4(0u), uvec4(0u));
+    if ((RUNS & 4u) != 0u && at + WIDTH <= k) {
+        const uint64_t from = b + (line + at) * bits_of(B_TYPE) / 8ul;
+        if (PER * bits_of(B_TYPE) == 16u) {
+            piece.low = Quad(from).v;
+        } else {
+            piece.low.xy = Pair(from).v;
+        }
+        return piece;
+    }
+    [[unroll]] for (uint r = 0u; r < PER; r++) {
+        const uint from = min(at + 8u * r, k);
+        const uvec4 words = run_at(b, line + from, k - from, B_TYPE, (RUNS & 2u) != 0u).low;
+        if (bits_of(B_TYPE) == 4u) {
+            piece.low[r % 4u] = words.x;
+        } else if (r == 0u) {
+            piece.low.xy = words.xy;
+        } else {
+            piece.low.zw = words.xy;
+        }
+    }
+    return piece;
+}
+
+Run run_in(Run piece, uint r) {
+    if (PER == 1u) {
+        return piece;
+    }
+    return Run(bits_of(B_TYPE) == 4u ? uvec4(piece.low[r % 4u], 0u, 0u, 0u) : r == 0u ? piece.low : piece.low.zwxy, uvec4(0u));
+}
+
+// `sum` and the products of eight numbers with eight others, one after the other.
+float added(float sum, Eight x, Eight y) {
+    sum += x.low.x * y.low.x;
+    sum += x.low.y * y.low.y;
+    sum += x.low.z * y.low.z;
+    sum += x.low.w * y.low.w;
+    sum += x.high.x * y.high.x;
+    sum += x.high.y * y.high.y;
+    sum += x.high.z * y.high.z;
+    return sum + x.high.w * y.high.w;
 }
 
 void main() {
@@ -68,21 +117,18 @@ void main() {
             sums[i] = 0.0;
         }
         for (uint k_0 = thread * WIDTH; k_0 < k; k_0 += STEPS * THREADS * WIDTH) {
-            Run words[STEPS * COLS * PER];
+            Run pieces[STEPS * COLS];
             // Scale and zero point.
             vec2 scales[STEPS * COLS];
             [[unroll]] for (uint s = 0u; s < STEPS; s++) {
                 const uint at = k_0 + s * THREADS * WIDTH;
                 [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                    [[unroll]] for (uint r = 0u; r < PER; r++) {
-                        const uint from = at + 8u * r;
-                        if (from < k) {
-                            words[(s * COLS + j) * PER + r] = run_at(b, columns[j] + from, k - from, B_TYPE, (RUNS & 2u) != 0u);
+                    if (at < k) {
+                        pieces[s * COLS + j] = piece_at(columns[j], at);
+                        if (scaled && BY_BLOCK) {
+                            const uint64_t place = b_scale_place(which, at, column(min(col_0 + j, n - 1u)));
+                            scales[s * COLS + j] = vec2(b_scale(place), (FLAGS & B_ZEROS) != 0u ? b_zero(place) : 0.0);
                         }
-                    }
-                    if (scaled && BY_BLOCK && at < k) {
-                        const uint64_t place = b_scale_place(which, at, column(min(col_0 + j, n - 1u)));
-                        scales[s * COLS + j] = vec2(b_scale(place), (FLAGS & B_ZEROS) != 0u ? b_zero(place) : 0.0);
                     }
                 }
             }
@@ -91,32 +137,27 @@ void main() {
                 if (at < k) {
                     float parts[SUMS];
                     [[unroll]] for (uint i = 0u; i < SUMS; i++) {
-                        parts[i] = 0.0;
+                        parts[i] = scaled && BY_BLOCK ? 0.0 : sums[i];
                     }
                     [[unroll]] for (uint r = 0u; r < PER; r++) {
-                        if (at + 8u * r < k) {
-                            float y[COLS][8];
-                            [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                                numbers_of(words[(s * COLS + j) * PER + r], B_TYPE, y[j]);
-                                if ((FLAGS & B_ZEROS) != 0u) {
-                                    [[unroll]] for (uint e = 0u; e < 8u; e++) {
-                                        y[j][e] -= scales[s * COLS + j].y;
-                                    }
-                                }
+                        const uint from = min(at + 8u * r, k);
+                        Eight y[COLS];
+                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                            y[j] = eight_of(run_in(pieces[s * COLS + j], r), B_TYPE);
+                            if ((FLAGS & B_ZEROS) != 0u) {
+                                y[j].low -= scales[s * COLS + j].y;
+                                y[j].high -= scales[s * COLS + j].y;
                             }
-                            [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-                                float x[8];
-                                row_of_a(a_origin, i, at + 8u * r, x);
-                                [[unroll]] for (uint e = 0u; e < 8u; e++) {
-                                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                                        parts[i * COLS + j] += x[e] * y[j][e];
-                                    }
-                                }
+                        }
+                        [[unroll]] for (uint i = 0u; i < ROWS; i++) {
+                            const Eight x = of_a(a_origin, i, from);
+                            [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                                parts[i * COLS + j] = added(parts[i * COLS + j], x, y[j]);
                             }
                         }
                     }
                     [[unroll]] for (uint i = 0u; i < SUMS; i++) {
-                        sums[i] += scaled && BY_BLOCK ? scales[s * COLS + i % COLS].x * parts[i] : parts[i];
+                        sums[i] = scaled && BY_BLOCK ? sums[i] + scales[s * COLS + i % COLS].x * parts[i] : parts[i];
                     }
                 }
             }

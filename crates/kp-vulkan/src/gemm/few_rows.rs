@@ -4,12 +4,12 @@
 
 use super::form::{Main, product, weighed};
 use crate::{
-    layouts::{RUN, at_once, reads},
+    layouts::{RUN, reads},
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Rows, Spec},
+    op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -29,25 +29,34 @@ struct Group {
     threads: u32,
     /// Pieces of each column that a thread has under way.
     steps: u32,
+    /// Bytes of a piece, at most.
+    bytes: u32,
 }
 
 /// Variants; append only, because wisdom names them by their place.
-const GROUPS: [Group; 6] = [
-    Group { cols: 4, threads: 64, steps: 2 },
-    Group { cols: 2, threads: 128, steps: 2 },
-    Group { cols: 4, threads: 128, steps: 1 },
-    Group { cols: 8, threads: 64, steps: 1 },
-    Group { cols: 2, threads: 64, steps: 4 },
-    Group { cols: 4, threads: 32, steps: 4 },
+const GROUPS: [Group; 11] = [
+    Group { cols: 4, threads: 64, steps: 2, bytes: 16 },
+    Group { cols: 2, threads: 128, steps: 2, bytes: 16 },
+    Group { cols: 4, threads: 128, steps: 1, bytes: 16 },
+    Group { cols: 8, threads: 64, steps: 1, bytes: 16 },
+    Group { cols: 4, threads: 64, steps: 2, bytes: 8 },
+    Group { cols: 4, threads: 128, steps: 1, bytes: 8 },
+    Group { cols: 4, threads: 128, steps: 2, bytes: 8 },
+    Group { cols: 8, threads: 64, steps: 1, bytes: 8 },
+    Group { cols: 2, threads: 128, steps: 4, bytes: 8 },
+    Group { cols: 2, threads: 256, steps: 1, bytes: 16 },
+    Group { cols: 2, threads: 256, steps: 2, bytes: 16 },
 ];
 
 /// Threads of a subgroup, at least: as many sums as subgroups have room in shared memory.
 const LEAST_LANES: u32 = 4;
 
-/// Whether runs of a line can be loaded at once: lines and matrices start where they may.
-fn runs(matrix: &Matrix, batch: u32, align: u32) -> bool {
-    let lines = Rows { format: matrix.format, ld: matrix.ld };
-    at_once(&lines, align) && (batch == 1 || matrix.stride.is_multiple_of(RUN.into()))
+/// Whether pieces of `per` runs of a line can be loaded at once: lines and matrices start where they may.
+fn runs(matrix: &Matrix, batch: u32, align: u32, per: u32) -> bool {
+    let bits = matrix.dtype().bits();
+    let bytes = u64::from((per * bits).min(16));
+    let starts = |elements: u64| (elements * u64::from(bits) / 8).is_multiple_of(bytes);
+    u64::from(align) >= bytes && starts(matrix.ld.into()) && (batch == 1 || starts(matrix.stride))
 }
 
 /// A table of 16 numbers besides.
@@ -55,10 +64,11 @@ fn shared_bytes(rows: u32, group: &Group) -> u32 {
     4 * rows * group.cols * group.threads.div_ceil(LEAST_LANES) + 64
 }
 
-/// Runs of a column that a thread takes together: as many as have 8 bytes, if they share a scale.
-fn per(format: Format) -> u32 {
+/// Runs of a piece: as many as have `bytes` bytes and share a scale.
+fn per(format: Format, bytes: u32) -> u32 {
     let (_, depth) = format.block();
-    if format.dtype.bits() == 4 && (depth == u32::MAX || depth.is_multiple_of(2 * RUN)) { 2 } else { 1 }
+    let whole = |per: &u32| depth == u32::MAX || depth.is_multiple_of(RUN * per);
+    [4, 2].into_iter().find(|per| per * format.dtype.bits() <= bytes && whole(per)).unwrap_or(1)
 }
 
 impl Kernel<Gemm> for FewRows {
@@ -109,14 +119,16 @@ impl Kernel<Gemm> for FewRows {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        let Group { cols, threads, steps } = GROUPS[usize::from(variant.0)];
+        let Group { cols, threads, steps, bytes } = GROUPS[usize::from(variant.0)];
         let align = p.align().bytes();
         let along = p.a.order == Order::Row;
-        let at_once = u32::from(along && runs(&p.a, p.batch, align)) | u32::from(runs(&p.b, p.batch, align)) << 1;
+        let per = per(p.b.format, bytes);
+        let [of_a, of_b] = [along && runs(&p.a, p.batch, align, 1), runs(&p.b, p.batch, align, 1)];
+        let at_once = u32::from(of_a) | u32::from(of_b) << 1 | u32::from(runs(&p.b, p.batch, align, per)) << 2;
         let main = Main {
             name: self.name(),
             shader: &SHADER,
-            constants: vec![p.m.max(1), cols, threads, at_once, steps, per(p.b.format)],
+            constants: vec![p.m.max(1), cols, threads, at_once, steps, per],
             subgroup: None,
             tile: (MOST_ROWS, cols),
         };
@@ -134,7 +146,7 @@ mod tests {
     fn runs_start_where_they_may() {
         let runs = |text: &str| {
             let p: GemmProblem = text.parse().expect(text);
-            runs(&p.b, p.batch, p.align().bytes())
+            runs(&p.b, p.batch, p.align().bytes(), 1)
         };
         assert!(runs("gemm 1x1x8x64 bf16:bf16:bf16 b=col") && runs("gemm 2x1x8x64 f32:f32:f32 b=col"));
         assert!(!runs("gemm 1x1x8x60 bf16:bf16:bf16 b=col"), "every second column starts on 8 bytes");

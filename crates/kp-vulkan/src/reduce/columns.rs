@@ -3,7 +3,7 @@
 use super::ReducePush;
 use crate::{
     launch::Once,
-    layouts::{counts, reads},
+    layouts::{RUN, at_once, counts, reads},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -18,6 +18,12 @@ use std::sync::Arc;
 pub(crate) struct Columns;
 
 static SHADER: Shader = shader!("reduce", "columns");
+
+/// Runs of a tile's row: many read memory in longer pieces, few leave work for more groups.
+fn across(caps: &Caps, cols: u32, segments: u32) -> u32 {
+    let tiles = |across: u32| u64::from(segments) * u64::from(cols.div_ceil(RUN * across));
+    [32, 16, 8].into_iter().find(|&across| tiles(across) >= 2 * u64::from(caps.units)).unwrap_or(4)
+}
 
 impl Kernel<Reduce> for Columns {
     fn name(&self) -> &'static str {
@@ -42,11 +48,13 @@ impl Kernel<Reduce> for Columns {
             Reduced::Segments(segments) => (1, segments),
             Reduced::Rows | Reduced::Cols => (0, 1),
         };
-        let constants = vec![segmented, p.x.dtype() as u32, p.y as u32, p.op as u32];
+        let across = across(device.caps(), p.cols, segments);
+        let runs = u32::from(at_once(&p.x, p.align().bytes()));
+        let constants = vec![segmented, p.x.dtype() as u32, p.y as u32, p.op as u32, across, runs];
         let build = Build { shader: &SHADER, constants, subgroup: None };
         let push = ReducePush { rows: p.rows, cols: p.cols, x_ld: p.x.ld, segments, ..ReducePush::default() };
-        let code =
-            Once::new(device, self.name(), &build, (u64::from(segments) * u64::from(p.cols)).div_ceil(256), push)?;
+        let items = u64::from(segments) * u64::from(p.cols.div_ceil(RUN * across));
+        let code = Once::new(device, self.name(), &build, items, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
