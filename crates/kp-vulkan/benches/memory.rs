@@ -1,8 +1,8 @@
 //! Kernels that move more than they compute, against a copy of the same card: `cargo bench -p kp-vulkan --bench memory`.
 //!
 //! Each line is a problem and a kernel's variant: bytes moved per second, alone and over those of a copy. Times are between marks
-//! around launches back to back, the median of several, after launches enough to wake the device's clocks; what is moved exceeds
-//! every cache. Arguments are problems to take in place of the list.
+//! around launches back to back, the median of several, after launches enough to wake the device; what is moved exceeds every
+//! cache. Arguments are problems to take in place of the list.
 
 use kp_hal::{
     AnyProblem, Args, Buffer, DType, Device, MemoryKind, Op, Plan, Problem, Queue, Result,
@@ -17,7 +17,7 @@ use std::{
 const LAUNCHES: u32 = 10;
 const ROUNDS: usize = 5;
 
-/// How long a kernel runs before it is timed: while one is compiled, clocks fall, and they take as long to rise.
+/// How long a kernel runs before it is timed: right after one was compiled, the device is slow for a while.
 const WARM: Duration = Duration::from_millis(120);
 
 const PROBLEMS: &[&str] = &[

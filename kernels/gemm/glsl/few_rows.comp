@@ -4,9 +4,9 @@
 
 // D = A·B for up to eight rows, B's columns contiguous as weights are, scaled or not: as fast as B comes from memory.
 //
-// A group makes COLS columns for all ROWS rows. Its threads take pieces of WIDTH elements of each column in turn, STEPS of them
-// under way at once, with the elements of A that belong to them; subgroups add what their threads have, then the group what they have. Every
-// element of B is read once, by one thread.
+// A group makes COLS columns for all ROWS rows. Its threads take pieces of WIDTH elements of each column in turn, STEPS of them under
+// way at once, with the elements of A that belong to them; subgroups add what their threads have, then the group what they have.
+// Every element of B is read once, by one thread.
 //
 // Sums are made in the same order for every m, but what other kernels make of more rows is not: no promise across m.
 // Limits: m at most 8; sizes below 2^31; blocks of WIDTH elements of a column that share a scale, or of whole columns.

@@ -8,7 +8,7 @@ use crate::{
     shaders::{Shader, shader},
 };
 use kp_hal::{
-    Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Spec},
     source_hash,
 };
@@ -33,19 +33,13 @@ struct Group {
     bytes: u32,
 }
 
-/// Variants; append only, because wisdom names them by their place.
-const GROUPS: [Group; 11] = [
-    Group { cols: 4, threads: 64, steps: 2, bytes: 16 },
-    Group { cols: 2, threads: 128, steps: 2, bytes: 16 },
-    Group { cols: 4, threads: 128, steps: 1, bytes: 16 },
-    Group { cols: 8, threads: 64, steps: 1, bytes: 16 },
-    Group { cols: 4, threads: 64, steps: 2, bytes: 8 },
-    Group { cols: 4, threads: 128, steps: 1, bytes: 8 },
-    Group { cols: 4, threads: 128, steps: 2, bytes: 8 },
-    Group { cols: 8, threads: 64, steps: 1, bytes: 8 },
-    Group { cols: 2, threads: 128, steps: 4, bytes: 8 },
+/// Variants; append only, because wisdom names them by their place. On an H200 the first is best for one row of 16-bit weights, the
+/// second for 4 bits, the third for 8, the last for eight rows: few registers and many threads beat more loads under way.
+const GROUPS: [Group; 4] = [
     Group { cols: 2, threads: 256, steps: 1, bytes: 16 },
-    Group { cols: 2, threads: 256, steps: 2, bytes: 16 },
+    Group { cols: 4, threads: 128, steps: 1, bytes: 16 },
+    Group { cols: 4, threads: 128, steps: 1, bytes: 8 },
+    Group { cols: 2, threads: 128, steps: 2, bytes: 16 },
 ];
 
 /// Threads of a subgroup, at least: as many sums as subgroups have room in shared memory.
@@ -111,11 +105,18 @@ impl Kernel<Gemm> for FewRows {
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
-        // Memory, and arithmetic that is mostly unpacking, as often as there are rows; larger groups for small matrices.
-        let rows = 1.0 + f64::from(p.m.max(1)) / 16.0;
-        let few = f64::from(p.n / GROUPS[usize::from(variant.0)].cols) < 4.0 * f64::from(caps.units);
-        let busy = if few && variant.0 == 0 { 1.1 } else { 1.0 };
-        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + rows * busy * p.bytes() as f64 / caps.bytes_per_s)
+        let best = match p.b.dtype().bits() {
+            4 => 1,
+            8 => 2,
+            _ if p.m > 2 => 3,
+            _ => 0,
+        };
+        let other = if variant.0 == best { 1.0 } else { 1.2 };
+        // Memory, or arithmetic: a weight is unpacked once and multiplied in every row.
+        let weights = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k);
+        let operations = weights * (2.0 * f64::from(p.m) + 2.5) / (0.65 * caps.rates.get(DType::F32));
+        let moved = 1.2 * p.bytes() as f64 / caps.bytes_per_s;
+        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + other * moved.max(operations))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
