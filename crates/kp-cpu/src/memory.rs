@@ -1,10 +1,10 @@
-//! Device memory is host memory: an address is a pointer.
+//! Device memory is host memory: an address is a pointer. Blocks that are given back wait for the next request of their size.
 
 use kp_hal::{Allocation, Buffer, DeviceId, Slice, SliceMut};
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
     ptr::NonNull,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// Every buffer starts on a multiple of this, in bytes: a cache line pair, and twice the widest vector.
@@ -29,61 +29,121 @@ fn take_huge_pages(first: NonNull<u8>, bytes: usize) {
 /// Bytes of the host's heap.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// The first aligned byte of `block`.
-    first: NonNull<u8>,
-    bytes: usize,
-    block: NonNull<u8>,
-    layout: Layout,
+    /// There until it is dropped.
+    block: Option<Block>,
 }
 
-// SAFETY: the bytes have no owner but this value, and it only ever hands out their address.
-unsafe impl Send for Host {}
-// SAFETY: as above; a shared `Host` gives no access to the bytes.
-unsafe impl Sync for Host {}
-
 impl Host {
-    /// `bytes` zeroed bytes, or `None` if there is no room. Zeroed, so that reading what nothing wrote is defined;
-    /// large requests get untouched pages, which cost nothing until used.
+    /// `bytes` bytes, or `None` if there is no room. They are zeros or what an earlier owner left, so that reading what
+    /// nothing wrote is defined; large requests may get untouched pages, which cost nothing until used.
     pub(crate) fn new(bytes: usize) -> Option<Self> {
-        let align = if bytes < LARGE { ALIGN } else { HUGE_PAGE };
-        // Aligned by hand: asked for aligned zeros, the allocator writes them all; asked for zeros, it takes fresh pages.
-        let layout = Layout::from_size_align(bytes.checked_add(align)?, 1).ok()?;
-        // SAFETY: the layout's size is not zero.
-        let block = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        // SAFETY: less than `align` bytes further, and the block has that many more than `bytes`.
-        let first = unsafe { block.add(block.as_ptr().align_offset(align)) };
-        if align == HUGE_PAGE {
-            take_huge_pages(first, bytes);
-        }
-        Some(Self { first, bytes, block, layout })
+        let block = take_spare(bytes).or_else(|| Block::new(bytes))?;
+        Some(Self { block: Some(block) })
+    }
+
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("it is not dropped yet")
     }
 
     pub(crate) fn first(&self) -> NonNull<u8> {
-        self.first
+        self.block().first
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.block().bytes
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // SAFETY: `block` came from `alloc_zeroed` with this layout and is freed once, here.
-        unsafe { dealloc(self.block.as_ptr(), self.layout) }
+        if let Some(block) = self.block.take() {
+            keep_spare(block);
+        }
+    }
+}
+
+/// Blocks that were given back, for requests of just their size, the oldest first: a program asks for the same sizes again
+/// and again, and fresh pages cost as much as writing them.
+static SPARE: Mutex<Vec<Block>> = Mutex::new(Vec::new());
+
+/// Most bytes that all spare blocks have.
+const SPARE_BYTES: usize = 64 << 20;
+
+/// Fewest bytes of one: the allocator is good at less.
+const SPARE_LEAST: usize = 16 << 10;
+
+fn take_spare(bytes: usize) -> Option<Block> {
+    if bytes < SPARE_LEAST {
+        return None;
+    }
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = spare.iter().rposition(|block| block.bytes == bytes)?;
+    Some(spare.remove(at))
+}
+
+fn keep_spare(block: Block) {
+    if !(SPARE_LEAST..=SPARE_BYTES).contains(&block.bytes) {
+        return;
+    }
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    spare.push(block);
+    let mut left = SPARE_BYTES;
+    let fit = spare.iter().rev().take_while(|block| left.checked_sub(block.bytes).map(|rest| left = rest).is_some());
+    let too_old = spare.len() - fit.count();
+    let old: Vec<Block> = spare.drain(..too_old).collect();
+    // The allocator takes its time with large blocks, which others need not wait for.
+    drop(spare);
+    drop(old);
+}
+
+/// Zeroed bytes of the allocator's, and what it needs to take them back.
+#[derive(Debug)]
+struct Block {
+    /// The first aligned byte of `whole`.
+    first: NonNull<u8>,
+    bytes: usize,
+    whole: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the bytes have no owner but this value, and it only ever hands out their address.
+unsafe impl Send for Block {}
+// SAFETY: as above; a shared `Block` gives no access to the bytes.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(bytes: usize) -> Option<Self> {
+        let align = if bytes < LARGE { ALIGN } else { HUGE_PAGE };
+        // Aligned by hand: asked for aligned zeros, the allocator writes them all; asked for zeros, it takes fresh pages.
+        let layout = Layout::from_size_align(bytes.checked_add(align)?, 1).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let whole = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        // SAFETY: less than `align` bytes further, and the block has that many more than `bytes`.
+        let first = unsafe { whole.add(whole.as_ptr().align_offset(align)) };
+        if align == HUGE_PAGE {
+            take_huge_pages(first, bytes);
+        }
+        Some(Self { first, bytes, whole, layout })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: `whole` came from `alloc_zeroed` with this layout and is freed once, here.
+        unsafe { dealloc(self.whole.as_ptr(), self.layout) }
     }
 }
 
 impl Allocation for Host {
     fn host(&self) -> Option<NonNull<u8>> {
-        Some(self.first)
+        Some(self.first())
     }
 }
 
 /// Allocates `bytes` for `device`; `None` if there is no room.
 pub(crate) fn allocate(device: DeviceId, bytes: u64) -> Option<Buffer> {
     let host = usize::try_from(bytes).ok().and_then(Host::new)?;
-    let addr = host.first.as_ptr().expose_provenance() as u64;
+    let addr = host.first().as_ptr().expose_provenance() as u64;
     // SAFETY: the address names `bytes` bytes that live as long as `host`, which nothing else accesses.
     Some(unsafe { Buffer::from_raw(device, addr, bytes, Arc::new(host)) })
 }

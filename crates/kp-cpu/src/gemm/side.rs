@@ -387,10 +387,22 @@ impl Side<'_> {
         let format = self.matrix.format;
         // Nothing has no scales either.
         let Some(dtype) = format.scale_dtype().filter(|_| self.inner > 0) else { return out.fill(R::ONE) };
-        let global = if self.global.is_empty() { R::ONE } else { numbers::get(DType::F32, self.global, 0) };
-        for (o, out) in outer.zip(out) {
-            let scale: R = numbers::get(dtype, self.scales, self.scale_place(batch, o, block));
-            *out = scale * global;
+        let out = &mut out[..outer.len()];
+        let in_a_run = match format.scales {
+            ScaleLayout::Inner => format.blocks(self.outer, self.inner).1 == 1,
+            ScaleLayout::Outer => true,
+            ScaleLayout::Tiles => false,
+        };
+        if in_a_run && format.scheme != Scheme::Tensor && format.block().0 == 1 && !outer.is_empty() {
+            numbers::read(dtype, self.scales, self.scale_place(batch, outer.start, block), out);
+        } else {
+            for (o, out) in outer.zip(&mut *out) {
+                *out = numbers::get(dtype, self.scales, self.scale_place(batch, o, block));
+            }
+        }
+        if !self.global.is_empty() {
+            let global: R = numbers::get(DType::F32, self.global, 0);
+            out.iter_mut().for_each(|scale| *scale *= global);
         }
     }
 
