@@ -8,7 +8,7 @@ use crate::{
     shaders::{Shader, shader},
 };
 use kp_hal::{
-    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    Caps, DType, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Spec},
     source_hash,
 };
@@ -96,11 +96,16 @@ impl Kernel<Gemm> for FewRows {
             return Err(Unsupported::Repro { asked: p.repro() });
         }
         let [need, have] = [shared_bytes(p.m, &GROUPS[1]), caps.shared_bytes].map(u64::from);
-        Variants::filter(GROUPS.len() as u8, Unsupported::SharedMemory { need, have }, |v| {
-            let group = &GROUPS[usize::from(v.0)];
+        let fits = |group: &Group| {
             // More sums than these have no registers.
             let sums = p.m * group.cols <= 32;
             sums && shared_bytes(p.m, group) <= caps.shared_bytes && group.threads <= caps.max_threads
+        };
+        // A driver for processors compiles each for seconds, and none is better than another there.
+        let first = GROUPS.iter().position(fits).filter(|_| caps.kind == DeviceKind::SoftwareGpu);
+        Variants::filter(GROUPS.len() as u8, Unsupported::SharedMemory { need, have }, |v| {
+            let at = usize::from(v.0);
+            fits(&GROUPS[at]) && first.is_none_or(|first| at == first)
         })
     }
 
