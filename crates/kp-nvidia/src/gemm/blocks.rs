@@ -82,6 +82,9 @@ struct Args {
     alpha: f32,
 }
 
+/// Shared memory that a block of Hopper's may have, in bytes.
+const MOST_SHARED: u32 = 227 << 10;
+
 const _: () = assert!(size_of::<Args>() == 112);
 
 impl Tile {
@@ -186,10 +189,13 @@ impl Family {
         Build { source: self.source, entry: "gemm", defines }
     }
 
-    /// Every build there is, for products grouped so.
+    /// Every build that a problem may want, for products grouped so.
     pub(crate) fn builds(&self, groupings: &[Option<Grouping>]) -> Vec<Build> {
-        let outs = [DType::Bf16, DType::F16, DType::F32];
-        let of_tile = |tile| groupings.iter().flat_map(move |&g| outs.map(|d| self.build(tile, d, g)));
+        let of_tile = |tile| {
+            let outs = [DType::Bf16, DType::F16, DType::F32];
+            let outs = outs.into_iter().filter(move |&d| self.shared_bytes(tile, d) <= MOST_SHARED);
+            outs.flat_map(move |d| groupings.iter().map(move |&g| self.build(tile, d, g)))
+        };
         self.tiles.iter().flat_map(of_tile).collect()
     }
 
