@@ -82,10 +82,10 @@ struct Args {
     alpha: f32,
 }
 
+const _: () = assert!(size_of::<Args>() == 112);
+
 /// Shared memory that a block of Hopper's may have, in bytes.
 const MOST_SHARED: u32 = 227 << 10;
-
-const _: () = assert!(size_of::<Args>() == 112);
 
 impl Tile {
     const fn consumers(&self) -> u32 {
