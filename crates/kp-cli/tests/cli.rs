@@ -114,7 +114,9 @@ fn mistakes_get_one_line_and_a_code() {
         let line = said.lines().find(|line| line.starts_with("error: ")).unwrap_or_else(|| panic!("{args:?}: {said}"));
         assert!(line.contains(message), "{args:?}: {line}");
         assert_eq!(output.status.code(), Some(*code), "{args:?}: {said}");
-        assert!(said.lines().count() <= 1, "{args:?}: {said}");
+        // A backend that finds no device here says so, and that is no part of the mistake.
+        let others = said.lines().filter(|other| !other.starts_with("skipped: ") && *other != line);
+        assert_eq!(others.count(), 0, "{args:?}: {said}");
     }
     for args in [&["bench", "--budget", "fast"][..], &["bench", "--batch", "1"], &["explain"], &["bench", "--speed"]] {
         let output = run(args);
