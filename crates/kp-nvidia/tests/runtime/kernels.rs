@@ -1,12 +1,12 @@
 //! Launches: parameters, attributes, refusals, recordings.
 
-use crate::{alloc, contents, device, function, queue};
+use crate::{alloc, contents, device, function, queue, word_of as word};
 use kp_hal::{Buffer, ErrorKind, Queue, Result};
 use kp_nvidia::{Config, Function, NvidiaQueue};
 use std::ffi::c_void;
 
 /// Enqueues `store` or `add` of `value` at the start of `buffer`.
-fn poke(
+pub(crate) fn poke(
     queue: &mut dyn Queue,
     function: &Function,
     config: &Config,
@@ -18,10 +18,6 @@ fn poke(
     let mut params = [(&raw mut addr).cast::<c_void>(), (&raw mut value).cast()];
     // SAFETY: the buffer is borrowed exclusively, and external work on it is ordered by the queue; two parameters, as declared.
     unsafe { queue.launch("poke", function, config, &mut params) }
-}
-
-fn word(queue: &mut dyn Queue, buffer: &Buffer) -> u32 {
-    u32::from_le_bytes(contents(queue, buffer)[..4].try_into().expect("four bytes"))
 }
 
 const ONE: Config = Config::new([1, 1, 1], 1);

@@ -9,6 +9,7 @@ mod large;
 mod memory;
 mod peers;
 mod queues;
+mod two;
 
 use kp_hal::{Buffer, Device, MemoryKind, Queue};
 use kp_nvidia::{BACKEND, Function, NvidiaDevice};
@@ -66,6 +67,11 @@ fn contents(queue: &mut dyn Queue, buffer: &Buffer) -> Vec<u8> {
     let mut bytes = vec![0; buffer.bytes() as usize];
     queue.download(&mut bytes, buffer.slice()).expect("as long as the buffer");
     bytes
+}
+
+/// The first 32-bit number of a buffer.
+fn word_of(queue: &mut dyn Queue, buffer: &Buffer) -> u32 {
+    u32::from_le_bytes(contents(queue, buffer)[..4].try_into().expect("four bytes"))
 }
 
 /// The bytes of a pinned buffer, as the host sees them.

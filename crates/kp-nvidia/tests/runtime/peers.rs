@@ -6,7 +6,7 @@ use kp_nvidia::BACKEND;
 use std::sync::Arc;
 
 /// A second device; `None` if there is none, which was printed.
-fn another() -> Option<Arc<dyn Device>> {
+pub(crate) fn another() -> Option<Arc<dyn Device>> {
     let list = BACKEND.devices().expect("one device is open");
     match list.get(1) {
         Some(info) => Some(BACKEND.open(info.index).expect("it was listed")),
