@@ -342,6 +342,19 @@ fn every_type_and_scheme() {
     }
 }
 
+/// Signed bytes that are read where they lie: panels of 64 columns, and columns that meet 64 rows at a time.
+#[test]
+fn bytes_in_place() {
+    for size in ["1x60x66x1100 b=col/1104", "1x300x66x36 b=col", "1x7x66x1100 b=panel64x4", "2x9x128x36 b=panel64x4"] {
+        let (size, order) = size.split_once(' ').expect("a size and an order");
+        for types in ["i8@row:i8@row:f32", "i8:i8:i32"] {
+            check(&format!("gemm {size} {types} {order}"), (1.0, 1.0));
+        }
+        check(&format!("gemm {size} i8@row:i8@tensor:bf16 gate=halves act=relu bias=f32 {order}"), (1.0, 1.0));
+        check(&format!("gemm {size} i8@row:i8@row:f32 gate=pairs c=f32 {order}"), (0.5, 2.0));
+    }
+}
+
 /// What tiles of 32 by 32 by 64 bytes take apart: whole and broken blocks, more than one task, each way in which B lies.
 #[test]
 fn tiles_of_bytes_and_bf16() {

@@ -93,10 +93,21 @@ pub(crate) struct Ahead {
 impl Ahead {
     /// Nothing.
     pub(crate) const NONE: Self = Self { at: std::ptr::null(), step: 0, width: 0 };
+
+    /// Asks for what is wanted before a group of steps.
+    #[inline(always)]
+    pub(crate) fn ask(&mut self) {
+        for line in 0..self.width / LINE {
+            prefetch::<L2, u8>(self.at.wrapping_add(line * LINE));
+        }
+        self.at = self.at.wrapping_add(self.step);
+    }
 }
 
-/// Steps of k between two requests, the bytes of a cache line, and the least of them that is asked for at a time.
-const GROUP: usize = 8;
+/// Steps of k between two requests; they are unrolled, so that addresses cost nothing.
+pub(crate) const GROUP: usize = 8;
+
+/// The bytes of a cache line, and the least of them that is asked for at a time.
 const LINE: usize = 64;
 const LINES: usize = 2;
 
@@ -141,7 +152,7 @@ struct Rows<I, R, const MR: usize, const NV: usize>(Tile<R>, PhantomData<fn() ->
 impl<I: Vectors<R>, R: Real, const MR: usize, const NV: usize> Work for Rows<I, R, MR, NV> {
     #[inline(always)]
     fn run(self) {
-        let Tile { k, a, lda, b, ldb, c, ldc, first, ahead, .. } = self.0;
+        let Tile { k, a, lda, b, ldb, c, ldc, first, mut ahead, .. } = self.0;
         let mut sums = [[I::splat(R::ZERO); NV]; MR];
         // SAFETY: as `Tile::run` was promised; prefetching may name anything.
         unsafe {
@@ -150,12 +161,9 @@ impl<I: Vectors<R>, R: Real, const MR: usize, const NV: usize> Work for Rows<I, 
                     prefetch::<L1, R>(c.wrapping_add(row * ldc + j * I::N));
                 }
             }
-            let (mut a, mut b, mut wanted) = (a, b, ahead.at);
+            let (mut a, mut b) = (a, b);
             for _ in 0..k / GROUP {
-                for line in 0..ahead.width / LINE {
-                    prefetch::<L2, u8>(wanted.wrapping_add(line * LINE));
-                }
-                wanted = wanted.wrapping_add(ahead.step);
+                ahead.ask();
                 for _ in 0..GROUP {
                     step::<I, R, MR, NV>(&mut sums, a, lda, b);
                     (a, b) = (a.wrapping_add(1), b.wrapping_add(ldb));

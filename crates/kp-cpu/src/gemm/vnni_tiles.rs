@@ -4,8 +4,10 @@
 //! panels of whole vectors too.
 
 use super::{
+    finish::Panels,
     vnni::{
         pack::can_pack,
+        place::Way,
         product::{ROWS, Tiles},
     },
     vnni_few_rows::{ends_wide, supports, varies},
@@ -13,7 +15,7 @@ use super::{
 use crate::kernel;
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem},
+    op::{Gemm, GemmProblem, Order},
     source_hash,
 };
 use std::sync::Arc;
@@ -38,11 +40,14 @@ impl Kernel<Gemm> for VnniTiles {
                 ^ source_hash(include_bytes!("vnni/pack.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("vnni/rows.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("vnni/product.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("vnni/place.rs")).rotate_left(5)
         }
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        if !can_pack(&p.b) {
+        // Halves of panels may begin within sixteen columns.
+        let is_panel = matches!(p.b.order, Order::Panel { .. });
+        if !can_pack(&p.b) || is_panel && !Panels::of(p, 16).are_those_of_b() {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
         }
         supports(caps, p)?;
@@ -54,9 +59,10 @@ impl Kernel<Gemm> for VnniTiles {
         let efficiency = if varies(&p.a, p.k) || varies(&p.b, p.k) { 0.55 } else { 0.85 };
         let multiply = 2.0 * f64::from(p.batch) * f64::from(p.m) * f64::from(p.n) * f64::from(p.k)
             / (vnni_rate(caps) * efficiency);
-        // Sixteen bytes are packed in a cycle and a half, for each chunk of rows.
+        // Sixteen bytes are packed in a cycle and a half, for each chunk of rows; none of what is read in place.
         let bytes = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 8.0;
-        let pack = bytes * (f64::from(p.m) / ROWS as f64).ceil() / 10.0;
+        let chunks = if Way::of(p) == Way::Packed { (f64::from(p.m) / ROWS as f64).ceil() } else { 0.0 };
+        let pack = bytes * chunks / 10.0;
         let pack = pack / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(multiply + pack.max(memory.as_secs() / 0.7) + 4e-6 * f64::from(p.batch.max(1)))
     }

@@ -204,6 +204,8 @@ pub(crate) fn bytes_mut<T: Number>(numbers: &mut [T]) -> &mut [u8] {
 
 // SAFETY: any four bytes are an i32.
 unsafe impl Number for i32 {}
+// SAFETY: any byte is a u8.
+unsafe impl Number for u8 {}
 // SAFETY: any byte is an i8.
 unsafe impl Number for i8 {}
 // SAFETY: any four bytes are a u32.

@@ -2,6 +2,7 @@
 
 pub(crate) mod end;
 pub(crate) mod pack;
+pub(crate) mod place;
 pub(crate) mod product;
 pub(crate) mod rows;
 pub(crate) mod tile;

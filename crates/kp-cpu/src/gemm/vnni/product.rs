@@ -6,16 +6,18 @@
 //!        k │  │  │  │
 //!          └──┴──┴──┘
 //!   ┌────┐ ┌──┬──┬──┐
-//! m │    │ ├──┼──┼──┤  192 rows of A, in tiles of up to six
+//! m │    │ ├──┼──┼──┤  256 rows of A, in tiles of up to six
 //!   └────┘ └──┴──┴──┘
 //! ```
-//! Scales that change along k multiply sums of a segment, on their way from i32 to f32.
+//! Scales that change along k multiply sums of a segment, on their way from i32 to f32. Without such scales signed bytes are
+//! read where they lie: see [`super::place`].
 
 use super::{
     end::End,
     pack::{ask, pack, transposed_numbers},
+    place::{InPlace, SIDE, Way},
     rows::ready,
-    tile::{self, Rows, Segments, scaled, whole},
+    tile::{self, Loops, Rows, Segments},
 };
 use crate::{
     act::Tail,
@@ -27,6 +29,7 @@ use crate::{
         finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
         product::{self, Item, Product, Summing, Sums},
         side::Scaling,
+        tile::Ahead,
         vnni_few_rows::{lift, unit, varies},
     },
     kernel::{self, Disjoint, Output},
@@ -45,8 +48,8 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// Rows of a task: their codes and sums stay in L2 beside a panel.
-pub(crate) const ROWS: usize = 192;
+/// Most rows of a task: their codes and sums stay in L2 beside a panel.
+pub(crate) const ROWS: usize = 256;
 
 /// Elements of k that are packed at a time: a panel of them stays near, and while it is multiplied, memory is asked for
 /// what the next is made of.
@@ -56,22 +59,13 @@ const SHALLOW: usize = 512;
 /// Rows that are finished together.
 const GROUP: usize = 8;
 
-type Whole = unsafe fn(Rows<'_>, &[u8], &mut [i32]);
-type Scaled = unsafe fn(Rows<'_>, &[u8], Segments<'_>, &mut [f32]);
-
-/// One for each number of rows from 1 to [`tile::MOST`].
-#[derive(Clone, Copy)]
-enum Loops {
-    Whole([Whole; tile::MOST]),
-    Scaled([Scaled; tile::MOST]),
-}
-
 /// A product cut into tiles.
 pub(crate) struct Tiles<E> {
     spec: GemmSpec,
     panels: Panels,
     summing: Summing,
     loops: Loops,
+    way: Way,
     a_varies: bool,
     b_varies: bool,
     /// Elements of k whose sum is scaled at once.
@@ -83,7 +77,7 @@ pub(crate) struct Tiles<E> {
 
 /// What of A was made ready.
 struct Ready<'a> {
-    codes: &'a [i8],
+    codes: &'a [u8],
     taken: &'a [u32],
     scales: &'a [f32],
 }
@@ -91,24 +85,10 @@ struct Ready<'a> {
 impl<E: Tail> Tiles<E> {
     pub(crate) fn new(spec: &GemmSpec) -> Self {
         let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
-        macro_rules! heights {
-            ($tile:ident as $of:ty) => {
-                [
-                    $tile::<1> as $of,
-                    $tile::<2> as $of,
-                    $tile::<3> as $of,
-                    $tile::<4> as $of,
-                    $tile::<5> as $of,
-                    $tile::<6> as $of,
-                ]
-            };
-        }
-        let loops = match a_varies || b_varies {
-            true => Loops::Scaled(heights!(scaled as Scaled)),
-            false => Loops::Whole(heights!(whole as Whole)),
-        };
+        let way = Way::of(spec);
+        let loops = if a_varies || b_varies { Loops::scaled() } else { Loops::whole(way == Way::Panels) };
         let (width, segment) = match loops {
-            Loops::Whole(_) => (16 * tile::WIDE, usize::MAX),
+            Loops::Whole(_) => (SIDE, usize::MAX),
             Loops::Scaled(_) => {
                 // The largest power of two that ends wherever scales do, and with what is packed.
                 let ends = |matrix: &kp_hal::op::Matrix, varies: bool| match varies {
@@ -127,6 +107,7 @@ impl<E: Tail> Tiles<E> {
             panels: Panels::of(spec, width),
             summing,
             loops,
+            way,
             a_varies,
             b_varies,
             segment,
@@ -148,7 +129,7 @@ impl<E: Tail> Tiles<E> {
     /// Numbers of A made ready: codes, sums and scales.
     fn a_lens(&self) -> [usize; 3] {
         let m = self.spec.m as usize;
-        [m * self.ld(), m * self.segments(), if self.a_varies { m * self.segments() } else { 0 }]
+        [self.way.held(m) * self.ld(), m * self.segments(), if self.a_varies { m * self.segments() } else { 0 }]
     }
 
     /// Segments of what is packed at a time.
@@ -162,7 +143,8 @@ impl<E: Tail> Tiles<E> {
         let (width, unit) = (self.panels.width, self.panels.unit());
         let ld = width * unit;
         let finish = GROUP * ld + finish_len(ld) + ROWS + ld;
-        [self.depth * width, ROWS * ld, self.deep_segments() * width, 16 * self.deep_segments(), finish]
+        let panel = if self.way == Way::Packed { self.depth * width } else { 0 };
+        [panel, ROWS * ld, self.deep_segments() * width, 16 * self.deep_segments(), finish]
     }
 
     fn work_bytes(&self) -> usize {
@@ -184,11 +166,16 @@ impl<E: Tail> Tiles<E> {
     }
 
     /// Makes the rows of an item ready.
-    fn prepare(&self, product: &Product<'_>, item: Item, codes: &mut [i8], taken: &mut [u32], scales: &mut [f32]) {
+    fn prepare(&self, product: &Product<'_>, item: Item, codes: &mut [u8], taken: &mut [u32], scales: &mut [f32]) {
         let (k, ld, segments) = (self.spec.k as usize, self.ld(), self.segments());
         let (_, offset, _) = lift(self.spec.b.dtype()).expect("a supported type");
         let bits = self.spec.b.dtype().bits() as usize;
         let has_zero = self.spec.b.format.has_zero();
+        let of_a = Codes::of(&product.a, item.row_batch, 0..k);
+        if self.way != Way::Packed {
+            // SAFETY: `supports` asked for the features.
+            return unsafe { self.way.prepare(item.rows, |r| of_a.column(item.row + r), codes, ld) };
+        }
         let (codes, taken, scales) = (Disjoint::of(codes), Disjoint::of(taken), Disjoint::of(scales));
         threads::for_each(item.rows, |row| {
             // SAFETY: each row once.
@@ -199,7 +186,7 @@ impl<E: Tail> Tiles<E> {
             let sums = numbers_mut::<i32>(bytes_mut(taken));
             let is_plain = self.spec.a.order == Order::Row && self.spec.a.dtype() == DType::I8;
             if is_plain {
-                let row = Codes::of(&product.a, item.row_batch, 0..k).column(item.row + row);
+                let row = of_a.column(item.row + row);
                 // SAFETY: `supports` asked for the features.
                 unsafe { ready(row, bits, codes, self.segment, sums) };
             } else {
@@ -314,7 +301,9 @@ impl<E: Tail> Tiles<E> {
                 let sums = &mut sums[4 * some.start * width..4 * some.end * width];
                 match &self.loops {
                     // SAFETY: as above.
-                    Loops::Whole(loops) => unsafe { loops[some.len() - 1](codes, panel, numbers_mut(sums)) },
+                    Loops::Whole(loops) => unsafe {
+                        loops[some.len() - 1](codes, panel, Ahead::NONE, numbers_mut(sums))
+                    },
                     Loops::Scaled(loops) => {
                         let from = row * segments + first / self.segment;
                         let by = Segments {
@@ -349,8 +338,9 @@ impl<E: Tail> Tiles<E> {
         let [panel_len, sums_len, scales_len, list_len, finish_len] = self.work_lens();
         let width = self.panels.width;
         let ld = run.len() * width;
-        let panel = cut::<i8>(&mut work, panel_len);
+        let panel = cut::<u8>(&mut work, panel_len);
         let all_sums = cut::<u32>(&mut work, sums_len);
+        let held = self.way.held(rows.len());
         let scales = cut::<f32>(&mut work, scales_len);
         let zeros = cut::<f32>(&mut work, scales_len);
         let list = cut::<f32>(&mut work, list_len);
@@ -368,9 +358,27 @@ impl<E: Tail> Tiles<E> {
         }
         column_factors.fill(unit);
         for (i, p) in run.clone().enumerate() {
-            let sums = &mut all_sums[i * rows.len() * width..(i + 1) * rows.len() * width];
-            let room = Room { panel: bytes_mut(panel), scales, zeros, list };
-            self.sums(task, (rows.clone(), p), bytes_mut(sums), room);
+            let sums = &mut all_sums[i * held * width..(i + 1) * held * width];
+            match (&self.loops, self.way) {
+                (Loops::Whole(loops), Way::Columns | Way::Panels) => {
+                    let in_place = InPlace {
+                        way: self.way,
+                        loops,
+                        panels: &self.panels,
+                        depth: self.depth,
+                        k: self.spec.k as usize,
+                        b: &product.b,
+                        batch: item.b,
+                        a: task.a.codes,
+                        ld: self.ld(),
+                    };
+                    in_place.sums(rows.clone(), p, numbers_mut(bytes_mut(sums)));
+                }
+                _ => {
+                    let room = Room { panel, scales, zeros, list };
+                    self.sums(task, (rows.clone(), p), bytes_mut(sums), room);
+                }
+            }
             let columns = self.panels.columns(p);
             let factors = &mut column_factors[i * width..][..columns.len()];
             if !self.b_varies {
@@ -381,15 +389,27 @@ impl<E: Tail> Tiles<E> {
             }
             factors.iter_mut().for_each(|factor| *factor *= unit);
         }
+        let is_whole = matches!(self.loops, Loops::Whole(_));
+        let end = |r: usize, i: usize, ends: &mut [E]| {
+            let sums = &all_sums[(i * held + r) * width..][..width];
+            let by = &column_factors[i * width..][..width];
+            run_widest(width, End { sums, is_whole, row: factors[r], by, ends });
+        };
+        if let Some((d, d_ld)) = finish.d_as_sums() {
+            for r in 0..rows.len() {
+                for (i, p) in run.clone().enumerate() {
+                    let columns = self.panels.columns(p);
+                    let first = (rows.start + r) * d_ld + columns.start;
+                    // SAFETY: this task's elements of D, by the caller's promise.
+                    end(r, i, unsafe { std::slice::from_raw_parts_mut(d.add(first), columns.len()) });
+                }
+            }
+            return;
+        }
         for first in (0..rows.len()).step_by(GROUP) {
             let group = first..(first + GROUP).min(rows.len());
             for (r, ends) in group.clone().zip(ends.chunks_exact_mut(ld)) {
-                for (i, (ends, by)) in ends.chunks_exact_mut(width).zip(column_factors.chunks_exact(width)).enumerate()
-                {
-                    let sums = &all_sums[(i * rows.len() + r) * width..][..width];
-                    let is_whole = matches!(self.loops, Loops::Whole(_));
-                    run_widest(width, End { sums, is_whole, row: factors[r], by, ends });
-                }
+                ends.chunks_exact_mut(width).enumerate().for_each(|(i, ends)| end(r, i, ends));
             }
             let group = rows.start + group.start..rows.start + group.end;
             // SAFETY: passed on.
@@ -404,7 +424,7 @@ impl<E: Tail> Tiles<E> {
     unsafe fn item(&self, product: &Product<'_>, item: Item, scratch: &mut [u8], stage: Option<Disjoint<'_, E>>) {
         let lens = self.a_lens();
         let mut rest = scratch;
-        let codes = cut::<i8>(&mut rest, lens[0]);
+        let codes = cut::<u8>(&mut rest, lens[0]);
         let taken = cut::<u32>(&mut rest, lens[1]);
         let scales = cut::<f32>(&mut rest, lens[2]);
         self.prepare(product, item, codes, taken, scales);
@@ -424,9 +444,9 @@ impl<E: Tail> Tiles<E> {
                 if t >= down * across {
                     return;
                 }
-                // Chunks of nearly equal height; neighbouring tasks share a panel's memory.
+                // Neighbouring tasks share a panel's memory.
                 let (i, j) = (t % down, t / down);
-                let rows = item.rows * i / down..item.rows * (i + 1) / down;
+                let rows = self.way.chunk(item.rows, i);
                 // SAFETY: tasks have their own elements of D.
                 unsafe { self.task(&task, &finish, rows, j * unit..(j + 1) * unit, work) };
             }

@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 /// # Panics
 /// If `out` is shorter than the row, or there are too few sums.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn ready(codes: &[u8], bits: usize, out: &mut [i8], segment: usize, sums: &mut [i32]) {
+pub(crate) fn ready(codes: &[u8], bits: usize, out: &mut [u8], segment: usize, sums: &mut [i32]) {
     let out = &mut out[..codes.len()];
     // Of eight elements those of even place first, where the column has them so.
     let parted = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
@@ -36,6 +36,6 @@ pub(crate) fn ready(codes: &[u8], bits: usize, out: &mut [i8], segment: usize, s
         }
         let code = if bits == 4 { _mm512_shuffle_epi8(code, parted) } else { code };
         // SAFETY: as many bytes as were read, at the same place.
-        unsafe { _mm512_mask_storeu_epi8(out.as_mut_ptr().add(64 * line), mask, code) };
+        unsafe { _mm512_mask_storeu_epi8(out.as_mut_ptr().add(64 * line).cast(), mask, code) };
     }
 }

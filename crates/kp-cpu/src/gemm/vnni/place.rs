@@ -1,0 +1,329 @@
+//! Products of signed bytes whose B is read where it lies, neither turned nor copied.
+//!
+//! ```text
+//!      contiguous columns of B                  panels of B
+//!
+//!          64 rows of A                         64 columns of B
+//!         ┌─┬─┬─┬─┐                            ┌─┬─┬─┬─┐
+//!       k │ │ │ │ │ codes of A + 128         k │ │ │ │ │ codes of B
+//!         └─┴─┴─┴─┘                            └─┴─┴─┴─┘
+//!      columns of B, as they lie,            rows of A's codes + 128
+//!      meet this panel by sixes              meet this panel by sixes
+//! ```
+//! Either way one side is unsigned, as the instruction wants it, and each sum has 128 times the codes of its column of B
+//! too much, which is counted in passing.
+
+use super::{
+    pack::transposed,
+    product::ROWS,
+    tile::{self, Rows, Whole},
+};
+use crate::{
+    gemm::{few::columns::Codes, finish::Panels, side::Side, tile::Wanted, vnni_few_rows::varies},
+    kernel::Disjoint,
+    threads,
+};
+use kp_hal::{
+    DType,
+    op::{GemmSpec, Order},
+};
+use std::{
+    arch::x86_64::{
+        __m512i, _mm512_add_epi32, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
+        _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_slli_epi32,
+        _mm512_storeu_si512, _mm512_sub_epi32, _mm512_xor_si512,
+    },
+    ops::Range,
+};
+
+/// Rows or columns of a panel.
+pub(super) const SIDE: usize = 16 * tile::WIDE;
+
+/// How B is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It is made panels of unsigned bytes.
+    Packed,
+    /// Its columns are read where they lie, and A is made panels.
+    Columns,
+    /// Its panels are read where they lie.
+    Panels,
+}
+
+impl Way {
+    /// The best for products of `spec`.
+    pub(crate) fn of(spec: &GemmSpec) -> Self {
+        let signed = spec.b.dtype() == DType::I8 && spec.a.dtype() == DType::I8 && spec.a.order == Order::Row;
+        let vary = varies(&spec.a, spec.k) || varies(&spec.b, spec.k);
+        if !signed || vary || !spec.k.is_multiple_of(4) {
+            return Self::Packed;
+        }
+        match spec.b.order {
+            Order::Panel { width: 64, depth: 4 } if Panels::of(spec, SIDE).are_those_of_b() => Self::Panels,
+            // Rows that are not there would take time too.
+            Order::Col if spec.m.next_multiple_of(SIDE as u32) <= spec.m + spec.m / 8 => Self::Columns,
+            _ => Self::Packed,
+        }
+    }
+
+    /// Rows that `rows` rows take the room of.
+    pub(super) fn held(self, rows: usize) -> usize {
+        if self == Self::Columns { rows.next_multiple_of(SIDE) } else { rows }
+    }
+
+    /// Chunk `i` of all that `rows` rows are cut into, at most [`ROWS`] each.
+    pub(super) fn chunk(self, rows: usize, i: usize) -> Range<usize> {
+        let (step, chunks) = (self.held(1), rows.div_ceil(ROWS));
+        let units = rows.div_ceil(step);
+        // Of nearly equal height.
+        (units * i / chunks * step)..(units * (i + 1) / chunks * step).min(rows)
+    }
+
+    /// Makes rows of A unsigned codes, in panels or `ld` apart.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 with VNNI.
+    pub(super) unsafe fn prepare<'c>(
+        self,
+        rows: usize,
+        row: impl Fn(usize) -> &'c [u8] + Sync,
+        out: &mut [u8],
+        ld: usize,
+    ) {
+        let step = self.held(1);
+        let out = Disjoint::of(out);
+        threads::for_each(rows.div_ceil(step), |i| {
+            // SAFETY: each part once; the features were promised.
+            unsafe {
+                let out = out.part(step * i * ld..step * (i + 1) * ld);
+                match self {
+                    Self::Columns => lift_panel((rows - step * i).min(step), |r| row(step * i + r), out),
+                    _ => lift_row(row(i), out),
+                }
+            }
+        });
+    }
+}
+
+/// The sums of an item's panels of B.
+pub(super) struct InPlace<'t> {
+    pub(super) way: Way,
+    /// One for each number of rows from 1 to [`tile::MOST`].
+    pub(super) loops: &'t [Whole; tile::MOST],
+    pub(super) panels: &'t Panels,
+    /// Elements of k that are read at a time.
+    pub(super) depth: usize,
+    pub(super) k: usize,
+    pub(super) b: &'t Side<'t>,
+    pub(super) batch: usize,
+    /// What [`Way::prepare`] made of A.
+    pub(super) a: &'t [u8],
+    pub(super) ld: usize,
+}
+
+impl InPlace<'_> {
+    /// The sums of rows `rows` and panel `p` in `sums`, rows of a panel's width.
+    pub(super) fn sums(&self, rows: Range<usize>, p: usize, sums: &mut [i32]) {
+        let columns = self.panels.columns(p);
+        let is_turned = self.way == Way::Columns;
+        let (squares, tall) = if is_turned { (rows.len().div_ceil(SIDE), columns.len()) } else { (1, rows.len()) };
+        // Tiles of nearly equal height.
+        let tiles = tall.div_ceil(tile::MOST);
+        sums.fill(0);
+        let mut more = [0; SIDE];
+        for first in (0..self.k).step_by(self.depth) {
+            let inner = first..(first + self.depth).min(self.k);
+            let wanted = self.wanted_after(p, &inner);
+            let of_b = Codes::of(self.b, self.batch, inner.clone());
+            // SAFETY: whoever made A ready was promised the features.
+            unsafe {
+                if is_turned {
+                    columns.clone().zip(&mut more).for_each(|(o, more)| take_column(of_b.column(o), more));
+                } else {
+                    take_panel(self.panel(&columns, &inner), &mut more);
+                }
+            }
+            for (q, t) in (0..squares).flat_map(|q| (0..tiles).map(move |t| (q, t))) {
+                let some = tall * t / tiles..tall * (t + 1) / tiles;
+                let (codes, panel) = if is_turned {
+                    let panel = (rows.start + SIDE * q) * self.ld + first * SIDE;
+                    let codes = Rows { codes: of_b.from(columns.start + some.start), ld: of_b.step() };
+                    (codes, &self.a[panel..][..inner.len() * SIDE])
+                } else {
+                    let codes = &self.a[(rows.start + some.start) * self.ld + first..];
+                    (Rows { codes, ld: self.ld }, self.panel(&columns, &inner))
+                };
+                let ahead = wanted.part(q * tiles + t, squares * tiles, inner.len() / 4);
+                let sums = &mut sums[(q * SIDE + some.start) * SIDE..(q * SIDE + some.end) * SIDE];
+                // SAFETY: as above.
+                unsafe { self.loops[some.len() - 1](codes, panel, ahead, sums) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe {
+            if is_turned {
+                sums.chunks_exact_mut(SIDE * SIDE).for_each(|square| turn(square));
+            }
+            add_row(&more, sums);
+        }
+    }
+
+    /// Elements `inner` of the panel of `columns`.
+    fn panel(&self, columns: &Range<usize>, inner: &Range<usize>) -> &[u8] {
+        let b = self.b;
+        let within = b.matrix.index(inner.start as u32, columns.start as u32, b.inner);
+        &b.codes[(self.batch as u64 * b.matrix.stride + within) as usize..][..inner.len() * SIDE]
+    }
+
+    /// What is read after elements `inner` of panel `p`.
+    fn wanted_after(&self, p: usize, inner: &Range<usize>) -> Wanted {
+        let (p, first) = if inner.end < self.k { (p, inner.end) } else { (p + 1, 0) };
+        if p >= self.panels.count() {
+            return Wanted::row(std::ptr::null::<u8>(), 0);
+        }
+        let (columns, inner) = (self.panels.columns(p), first..(first + self.depth).min(self.k));
+        if self.way == Way::Panels {
+            return Wanted::row(self.panel(&columns, &inner).as_ptr(), inner.len() * SIDE);
+        }
+        let codes = Codes::of(self.b, self.batch, inner.clone());
+        Wanted {
+            at: codes.column(columns.start).as_ptr(),
+            bytes: inner.len(),
+            count: columns.len(),
+            step: codes.step(),
+        }
+    }
+}
+
+/// Copies the codes of a row of A as unsigned ones.
+///
+/// # Panics
+/// If `out` is shorter than the row.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn lift_row(codes: &[u8], out: &mut [u8]) {
+    let flip = _mm512_set1_epi8(i8::MIN);
+    for (codes, out) in codes.chunks(64).zip(out[..codes.len()].chunks_mut(64)) {
+        let mask = there(codes);
+        // SAFETY: of 64 bytes, those that are there.
+        unsafe {
+            let codes = _mm512_maskz_loadu_epi8(mask, codes.as_ptr().cast());
+            _mm512_mask_storeu_epi8(out.as_mut_ptr().cast(), mask, _mm512_xor_si512(codes, flip));
+        }
+    }
+}
+
+/// Makes at most [`SIDE`] rows of A of equal length a panel of unsigned codes, whole lines of k.
+///
+/// # Panics
+/// If `out` is short.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn lift_panel<'c>(rows: usize, row: impl Fn(usize) -> &'c [u8], out: &mut [u8]) {
+    let flip = _mm512_set1_epi8(i8::MIN);
+    for first in (0..rows).step_by(16) {
+        let mut all: [&[u8]; 16] = [&[]; 16];
+        for (all, r) in all.iter_mut().zip(first..rows) {
+            *all = row(r);
+        }
+        for (line, out) in out.chunks_exact_mut(64 * SIDE).enumerate().take(all[0].len().div_ceil(64)) {
+            let mut fours = [_mm512_setzero_si512(); 16];
+            for (fours, codes) in fours.iter_mut().zip(all) {
+                let codes = codes.get(64 * line..).unwrap_or(&[]);
+                let codes = &codes[..codes.len().min(64)];
+                // SAFETY: of 64 bytes, those that are there.
+                *fours = unsafe { _mm512_maskz_loadu_epi8(there(codes), codes.as_ptr().cast()) };
+            }
+            for (step, fours) in transposed(fours).into_iter().enumerate() {
+                let out = &mut out[(step * SIDE + first) * 4..][..64];
+                // SAFETY: 64 bytes.
+                unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_xor_si512(fours, flip)) };
+            }
+        }
+    }
+}
+
+/// Takes 128 times the sum of a column's codes from `more`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn take_column(codes: &[u8], more: &mut i32) {
+    let ones = _mm512_set1_epi8(1);
+    let mut sums = [_mm512_setzero_si512(); 4];
+    for codes in codes.chunks(256) {
+        for (sum, codes) in sums.iter_mut().zip(codes.chunks(64)) {
+            // SAFETY: of 64 bytes, those that are there.
+            let codes = unsafe { _mm512_maskz_loadu_epi8(there(codes), codes.as_ptr().cast()) };
+            *sum = _mm512_dpbusd_epi32(*sum, ones, codes);
+        }
+    }
+    let sum = _mm512_add_epi32(_mm512_add_epi32(sums[0], sums[1]), _mm512_add_epi32(sums[2], sums[3]));
+    *more = more.wrapping_sub(_mm512_reduce_add_epi32(sum).wrapping_mul(128));
+}
+
+/// The same for the columns of a panel.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn take_panel(codes: &[u8], more: &mut [i32; SIDE]) {
+    let ones = _mm512_set1_epi8(1);
+    let mut sums = [_mm512_setzero_si512(); tile::WIDE];
+    for step in codes.chunks_exact(4 * SIDE) {
+        for (sum, codes) in sums.iter_mut().zip(step.as_chunks::<64>().0) {
+            // SAFETY: 64 bytes.
+            *sum = _mm512_dpbusd_epi32(*sum, ones, unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) });
+        }
+    }
+    for (sum, more) in sums.into_iter().zip(more.as_chunks_mut::<16>().0) {
+        // SAFETY: sixteen numbers.
+        unsafe {
+            let before = _mm512_loadu_si512(more.as_ptr().cast());
+            _mm512_storeu_si512(more.as_mut_ptr().cast(), _mm512_sub_epi32(before, _mm512_slli_epi32::<7>(sum)));
+        }
+    }
+}
+
+/// Adds a row to each.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn add_row(row: &[i32; SIDE], sums: &mut [i32]) {
+    for sums in sums.as_chunks_mut::<SIDE>().0 {
+        sums.iter_mut().zip(row).for_each(|(sum, more)| *sum = sum.wrapping_add(*more));
+    }
+}
+
+/// Makes a square of [`SIDE`] columns of sums rows.
+///
+/// # Panics
+/// If it is not one.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn turn(sums: &mut [i32]) {
+    let sums: &mut [i32; SIDE * SIDE] = sums.try_into().expect("a square");
+    let at = |i: usize, j: usize| 16 * (i * SIDE + j);
+    for i in 0..SIDE / 16 {
+        for j in i..SIDE / 16 {
+            let (upper, lower) = (turned(sums, at(i, j)), turned(sums, at(j, i)));
+            put(sums, at(j, i), upper);
+            put(sums, at(i, j), lower);
+        }
+    }
+}
+
+/// Sixteen by sixteen sums from `first` on, turned.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn turned(sums: &[i32; SIDE * SIDE], first: usize) -> [__m512i; 16] {
+    let mut rows = [_mm512_setzero_si512(); 16];
+    for (r, row) in rows.iter_mut().enumerate() {
+        let sums = &sums[first + r * SIDE..][..16];
+        // SAFETY: sixteen numbers.
+        *row = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
+    }
+    transposed(rows)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn put(sums: &mut [i32; SIDE * SIDE], first: usize, rows: [__m512i; 16]) {
+    for (r, row) in rows.into_iter().enumerate() {
+        let sums = &mut sums[first + r * SIDE..][..16];
+        // SAFETY: sixteen numbers.
+        unsafe { _mm512_storeu_si512(sums.as_mut_ptr().cast(), row) };
+    }
+}
+
+/// Which of 64 bytes are there.
+fn there(bytes: &[u8]) -> u64 {
+    if bytes.len() >= 64 { !0 } else { (1 << bytes.len()) - 1 }
+}
