@@ -2,7 +2,11 @@
 
 use crate::{
     numbers::Real,
-    simd::{Baseline, Work, arith::Arith, run_widest},
+    simd::{
+        Baseline, Work,
+        arith::{Arith, exp_of_sum},
+        run_widest,
+    },
 };
 use kp_hal::op::Act;
 
@@ -97,7 +101,7 @@ impl Tail for f32 {
         // a² in two parts, the first exact: its error would be multiplied by up to a hundred.
         let high = f32::from_bits(a.to_bits() & !0xfff);
         let low = (a - high) * (a + high);
-        let e = (-(high * high)).exp_of::<Baseline>() * (p - low).exp_of::<Baseline>();
+        let e = exp_of_sum::<Baseline>(-(high * high), p - low);
         if self < 0.0 { 2.0 - t * e } else { t * e }
     }
 }

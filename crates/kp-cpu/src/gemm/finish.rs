@@ -5,6 +5,7 @@ use crate::{
     act::{self, Tail},
     kernel::{Disjoint, Output},
     numbers::{self, Real},
+    simd::{Work, run_widest},
     store::Store,
 };
 use kp_hal::{
@@ -100,6 +101,38 @@ pub(crate) struct Finish<'p, 'a, E> {
     pub(crate) stage: Option<Disjoint<'p, E>>,
 }
 
+/// A step of some rows of `ld` numbers, in vectors; what lies past their columns is computed too, and never stored.
+struct Step<'w, E> {
+    x: &'w mut [E],
+    ld: usize,
+    by: By<'w, E>,
+}
+
+enum By<'w, E> {
+    /// They become others times a number.
+    Times(E, &'w [E]),
+    /// Others times a number are added to them.
+    Plus(E, &'w [E]),
+    /// One row is added to each.
+    Row(&'w [E]),
+}
+
+impl<E: Real> Work for Step<'_, E> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { x, ld, by } = self;
+        match by {
+            By::Times(times, y) => x.iter_mut().zip(y).for_each(|(x, &y)| *x = times * y),
+            By::Plus(times, y) => x.iter_mut().zip(y).for_each(|(x, &y)| *x += times * y),
+            By::Row(row) => {
+                for x in x.chunks_exact_mut(ld) {
+                    x.iter_mut().zip(row).for_each(|(x, &y)| *x += y);
+                }
+            }
+        }
+    }
+}
+
 /// Elements of work space that `Finish::tile` needs for tiles of `ld` columns.
 pub(crate) const fn finish_len(ld: usize) -> usize {
     2 * GROUP * ld
@@ -147,14 +180,23 @@ impl<E: Tail> Finish<'_, '_, E> {
         let (x, y) = work.split_at_mut(GROUP * ld);
         for first in rows.clone().step_by(GROUP) {
             let group = first..(first + GROUP).min(rows.end);
-            for (r, x) in group.clone().zip(x.chunks_exact_mut(ld)) {
-                let sums = &sums[(r - rows.start) * ld..][..ld];
-                self.sum_row(r, run.clone(), sums, x);
+            let x = &mut x[..group.len() * ld];
+            let sums = &sums[(group.start - rows.start) * ld..][..x.len()];
+            if self.summing.sums == Sums::Whole {
+                for (r, (x, sums)) in group.clone().zip(x.chunks_exact_mut(ld).zip(sums.chunks_exact(ld))) {
+                    self.scale_row(r, run.clone(), sums, x);
+                }
+            } else {
+                let alpha = E::from_f32(self.product.alpha);
+                run_widest(x.len(), Step { x, ld, by: By::Times(alpha, sums) });
             }
             // SAFETY: passed on.
             unsafe { self.add_c(group.clone(), run.clone(), x, y, ld) };
-            for (_, x) in group.clone().zip(x.chunks_exact_mut(ld)) {
-                self.activate(&run, x, y);
+            self.add_bias(&run, x, y, ld);
+            if self.product.spec.epilogue.gate == Gate::None {
+                act::each(self.product.spec.epilogue.act, x);
+            } else {
+                x.chunks_exact_mut(ld).for_each(|x| self.gate(&run, x, y));
             }
             self.add_residual(group.clone(), cols.clone(), x, y, ld);
             // SAFETY: passed on.
@@ -162,16 +204,10 @@ impl<E: Tail> Finish<'_, '_, E> {
         }
     }
 
-    /// alpha · sums + bias; the bias is added here unless C comes first.
-    fn sum_row(&self, row: usize, run: Range<usize>, sums: &[E], x: &mut [E]) {
+    /// alpha times whole sums, times what the row and its columns are worth.
+    fn scale_row(&self, row: usize, run: Range<usize>, sums: &[E], x: &mut [E]) {
         let alpha = E::from_f32(self.product.alpha);
         let (a, b) = (&self.product.a, &self.product.b);
-        if self.summing.sums != Sums::Whole {
-            for (x, &sum) in x.iter_mut().zip(sums) {
-                *x = alpha * sum;
-            }
-            return;
-        }
         let mut row_scale = [E::ONE];
         a.scales_of(self.item.row_batch, self.item.row + row..self.item.row + row + 1, 0, &mut row_scale);
         for (p, (x, sums)) in run.zip(x.chunks_exact_mut(self.panels.width).zip(sums.chunks_exact(self.panels.width))) {
@@ -217,47 +253,43 @@ impl<E: Tail> Finish<'_, '_, E> {
                     self.load_as_d(rows.clone(), columns, &mut c[at..], ld, read);
                 }
             }
-            for (x, c) in x.chunks_exact_mut(ld).zip(c.chunks_exact(ld)).take(rows.len()) {
-                for (x, &c) in x[at..at + width].iter_mut().zip(&c[at..at + width]) {
-                    *x += beta * c;
-                }
-            }
         }
+        let c = &c[..x.len()];
+        run_widest(x.len(), Step { x, ld, by: By::Plus(beta, c) });
     }
 
-    /// Bias, activation and gate of one row; the results lie at the start of `x`.
-    fn activate(&self, run: &Range<usize>, x: &mut [E], bias: &mut [E]) {
-        let epilogue = &self.product.spec.epilogue;
-        let width = self.panels.width;
-        if let Some(dtype) = epilogue.bias {
-            let first = if self.item.own_bias { self.item.b * self.product.spec.n as usize } else { 0 };
-            for (p, x) in run.clone().zip(x.chunks_exact_mut(width)) {
-                let columns = self.panels.columns(p);
-                let bias = &mut bias[..columns.len()];
-                numbers::read(dtype, self.product.bias, first + columns.start, bias);
-                for (x, &bias) in x.iter_mut().zip(&*bias) {
-                    *x += bias;
-                }
-            }
+    fn add_bias(&self, run: &Range<usize>, x: &mut [E], bias: &mut [E], ld: usize) {
+        let Some(dtype) = self.product.spec.epilogue.bias else { return };
+        let first = if self.item.own_bias { self.item.b * self.product.spec.n as usize } else { 0 };
+        let bias = &mut bias[..ld];
+        for (p, bias) in run.clone().zip(bias.chunks_exact_mut(self.panels.width)) {
+            let columns = self.panels.columns(p);
+            numbers::read(dtype, self.product.bias, first + columns.start, &mut bias[..columns.len()]);
         }
-        match epilogue.gate {
-            Gate::None => act::each(epilogue.act, x),
+        run_widest(x.len(), Step { x, ld, by: By::Row(bias) });
+    }
+
+    /// Activation and gate of one row; the results lie at the start of `x`.
+    fn gate(&self, run: &Range<usize>, x: &mut [E], g: &mut [E]) {
+        let Epilogue { act, gate, .. } = self.product.spec.epilogue;
+        let width = self.panels.width;
+        match gate {
+            Gate::None => {}
             Gate::Pairs => {
-                let pairs = x.len() / 2;
-                let g = &mut bias[..pairs];
+                let g = &mut g[..x.len() / 2];
                 for (g, &[x, _]) in g.iter_mut().zip(x.as_chunks::<2>().0) {
                     *g = x;
                 }
-                act::each(epilogue.act, g);
+                act::each(act, g);
                 for (j, &g) in g.iter().enumerate() {
                     x[j] = g * x[2 * j + 1];
                 }
             }
             Gate::Halves => {
                 for q in 0..run.len() / 2 {
-                    let g = &mut bias[..width];
+                    let g = &mut g[..width];
                     g.copy_from_slice(&x[2 * q * width..][..width]);
-                    act::each(epilogue.act, g);
+                    act::each(act, g);
                     for (j, &g) in g.iter().enumerate() {
                         x[q * width + j] = g * x[(2 * q + 1) * width + j];
                     }
@@ -268,14 +300,10 @@ impl<E: Tail> Finish<'_, '_, E> {
 
     fn add_residual(&self, rows: Range<usize>, cols: Range<usize>, x: &mut [E], residual: &mut [E], ld: usize) {
         let Some(dtype) = self.product.spec.epilogue.residual else { return };
-        let width = cols.len();
         let read = |start: usize, out: &mut [E]| numbers::read(dtype, self.product.residual, start, out);
-        self.load_as_d(rows.clone(), cols, residual, ld, read);
-        for (x, residual) in x.chunks_exact_mut(ld).zip(residual.chunks_exact(ld)).take(rows.len()) {
-            for (x, &residual) in x[..width].iter_mut().zip(residual) {
-                *x += residual;
-            }
-        }
+        self.load_as_d(rows, cols, residual, ld, read);
+        let residual = &residual[..x.len()];
+        run_widest(x.len(), Step { x, ld, by: By::Plus(E::ONE, residual) });
     }
 
     /// Loads what is laid out as D, by runs that `read` fills from their first element on, to rows of `out`.

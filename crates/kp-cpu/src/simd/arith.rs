@@ -128,6 +128,21 @@ impl Arith for f32 {
     }
 }
 
+/// eˣ⁺ʸ of x + y from −130 to 0, where x may be large and is exact, within 3 units of the last place. NaN stays NaN.
+#[inline(always)]
+pub(crate) fn exp_of_sum<I: Isa>(x: f32, y: f32) -> f32 {
+    // Added, it rounds to a whole number, and that plus the exponent's bias and 64 is in the low bits.
+    const ROUND: f32 = 12_582_912.0 + 127.0 + 64.0;
+    let rounded = (x + y).times_plus::<I>(std::f32::consts::LOG2_E, ROUND);
+    let n = rounded - ROUND;
+    // The difference of two numbers near each other is exact.
+    let r = n.times_plus::<I>(-LN2_LOW, n.times_plus::<I>(-LN2_HIGH, x) + y);
+    let p = poly::<I>(r, EXP);
+    // The exponent field has no room for subnormal numbers: 2⁶⁴ too much at first.
+    const LESS: f32 = 1.0 / (1_u128 << 64) as f32;
+    ((r * r).times_plus::<I>(p, r) + 1.0) * f32::from_bits(rounded.to_bits() << 23) * LESS
+}
+
 /// ln 2 in two parts: the high one has few bits, so that a whole number times it is exact.
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
