@@ -61,5 +61,9 @@ pub(crate) fn panels(caps: &Caps) -> Vec<(DType, Order)> {
         let fours = Order::Panel { width: 64, depth: 4 };
         panels.extend([(DType::I8, fours), (DType::U8, fours)]);
     }
+    #[cfg(target_arch = "x86_64")]
+    if ["amx-tile", "amx-bf16"].into_iter().all(|feature| caps.has(feature)) {
+        panels.push((DType::Bf16, Order::Panel { width: 32, depth: 2 }));
+    }
     panels
 }
