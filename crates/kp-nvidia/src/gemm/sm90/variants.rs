@@ -318,7 +318,7 @@ const STORE_PER_CYCLE: f64 = 25.6;
 const FIX_UP: f64 = 2830.0;
 const FIX_UP_SUM: f64 = 0.743;
 /// Exchanging sums within a cluster, once and for each element.
-const PARTED: f64 = 3265.0;
+const PARTED: f64 = 2800.0;
 const PARTED_SUM: f64 = 0.0144;
 /// Of two blocks on a unit.
 const RESIDENT: f64 = 1.55;
