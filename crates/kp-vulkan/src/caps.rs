@@ -116,6 +116,20 @@ pub(crate) fn mma_shape(caps: &Caps, dtype: DType) -> Option<&MmaShape> {
     caps.mma_shapes.iter().rev().filter(fits).max_by_key(|one| one.m * one.n * one.k)
 }
 
+/// Widths of matrices that kernels fill from registers: see `kernels/common/glsl/lanes.comp`.
+pub(crate) const WIDTHS: [u32; 2] = [8, 16];
+
+/// Widths n for which the driver lists subgroups' matrices of 16×n×16 of `dtype` with sums of f32, of those above.
+pub(crate) fn widths(caps: &Caps, dtype: DType) -> impl Iterator<Item = u32> {
+    let lists = move |n: &u32| {
+        caps.mma_shapes.iter().any(|one| {
+            (one.m, one.n, one.k, one.scope) == (16, *n, 16, MmaScope::Subgroup)
+                && (one.a, one.b, one.d) == (dtype, dtype, DType::F32)
+        })
+    };
+    WIDTHS.into_iter().filter(lists)
+}
+
 /// Peaks that no Vulkan driver tells: orders of magnitude by kind, for estimates that are only compared with one another.
 /// `Device::measure` finds the bandwidth.
 fn guess(kind: DeviceKind, caps: &Caps) -> (Rates, f64) {

@@ -19,8 +19,23 @@ uint64_t b_scale_place(uint which, uint row, uint col) {
     return which * scale_count(B_SCALE_LAYOUT, blocks) + scale_place(B_SCALE_LAYOUT, col / B_BLOCK_COLS, row / B_BLOCK_DEPTH, blocks);
 }
 
+// How far the place of row `row`'s scale is from that of row 0's in the same column.
+uint64_t b_scale_step(uint row) {
+    const uint block = row / B_BLOCK_DEPTH;
+    switch (B_SCALE_LAYOUT) {
+        case SCALES_INNER: return block;
+        case SCALES_OUTER: return uint64_t(block) * ((parts_of(n, B_BLOCK_COLS) + 3u) / 4u * 4u);
+        case SCALES_TILES: return uint64_t(block / 4u) * 512ul + block % 4u;
+        default: return 0ul;
+    }
+}
+
+uint b_scale_code(uint64_t place) {
+    return code_at(given[AT_B_SCALE], place, B_SCALE_TYPE);
+}
+
 float b_scale(uint64_t place) {
-    return number_at(given[AT_B_SCALE], place, B_SCALE_TYPE);
+    return of_code(b_scale_code(place), B_SCALE_TYPE);
 }
 
 // What multiplies all scales.
@@ -28,6 +43,10 @@ float b_global() {
     return (FLAGS & B_GLOBAL) != 0u ? number_at(given[AT_B_SCALE + 1u], 0ul, F32) : 1.0;
 }
 
+uint b_zero_code(uint64_t place) {
+    return code_at(given[AT_B_SCALE + 1u], place, U8);
+}
+
 float b_zero(uint64_t place) {
-    return number_at(given[AT_B_SCALE + 1u], place, U8);
+    return of_code(b_zero_code(place), U8);
 }

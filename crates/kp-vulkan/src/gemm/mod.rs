@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! coopmat.rs  16-bit floats on the matrix unit, where the driver lists one
-//! few_rows.rs up to eight rows, at the speed of memory
+//! coopmat_few_rows.rs
+//!             up to eight or sixteen rows there, weights of 16 bits and fewer, at the speed of memory
+//! few_rows.rs up to eight rows, at the speed of memory, on the ordinary units
 //! simt.rs     types of 32 bits and fewer in every form, on any device
 //! form.rs     what a problem's layouts, types and epilogue are to the shaders
 //! full.rs     the same with scales, groups and whole numbers
@@ -10,6 +12,7 @@
 //! ```
 
 mod coopmat;
+mod coopmat_few_rows;
 mod few_rows;
 mod form;
 pub(crate) mod full;
@@ -22,7 +25,8 @@ use kp_hal::{
 };
 
 /// Best first.
-pub(crate) const LIST: KernelList<Gemm> = &[&few_rows::FewRows, &coopmat::Coopmat, &simt::Simt];
+pub(crate) const LIST: KernelList<Gemm> =
+    &[&coopmat_few_rows::CoopmatFewRows, &few_rows::FewRows, &coopmat::Coopmat, &simt::Simt];
 
 /// Whether a kernel before `name` runs `p` whatever m is, and a row's bits may not depend on m: kernels add in orders of their
 /// own, so one of them takes a row for every m, the first that promises it.

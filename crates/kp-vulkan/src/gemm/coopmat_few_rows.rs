@@ -1,0 +1,162 @@
+//! D = A·B for few rows on the matrix unit, B's columns contiguous as weights are, scaled or not, at the speed of memory.
+//!
+//! See `kernels/gemm/glsl/coopmat_few_rows.comp`. Limits: A of f16 or bf16 for which the driver lists matrices of 16×8×16 or 16×16×16
+//! with sums of f32, and no more rows than their width; B of the same type, of 8 or of 4 bits, with scales of whole columns or of
+//! blocks of as many elements as four pieces have.
+
+use super::form::{Main, product, weighed};
+use crate::{
+    caps::{COOPMAT, COOPMAT_BF16, widths},
+    layouts::RUN,
+    shaders::{Shader, shader},
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Spec},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel for few rows on matrix units that subgroups share.
+pub(crate) struct CoopmatFewRows;
+
+static F16: Shader = shader!("gemm", "coopmat_few_rows");
+static BF16: Shader = shader!("gemm", "coopmat_few_rows_bf16");
+
+/// Columns of B that a matrix has, and elements along k.
+const M: u32 = 16;
+const K: u32 = 16;
+
+/// What B may be beside A's own type.
+const NARROW: [DType; 8] =
+    [DType::E4m3, DType::E5m2, DType::E2m1, DType::Nf4, DType::I4, DType::U4, DType::I8, DType::U8];
+
+/// How a group works.
+struct Group {
+    /// Matrices across that it makes.
+    cols: u32,
+    /// Subgroups that share k.
+    subgroups: u32,
+    /// Pieces of each line that a lane has under way.
+    steps: u32,
+}
+
+/// Variants; append only, because wisdom names them by their place. On an H200 the first is best for f16, the second for 8 bits, the
+/// last for bf16 and for 4 bits.
+const GROUPS: [Group; 3] = [
+    Group { cols: 1, subgroups: 8, steps: 1 },
+    Group { cols: 1, subgroups: 4, steps: 1 },
+    Group { cols: 2, subgroups: 4, steps: 1 },
+];
+
+/// Words of a lane's piece: as many as leave four lanes' pieces a scale in common; none if a scale has too few elements.
+fn words(format: Format) -> Option<u32> {
+    let (_, depth) = format.block();
+    let bits = format.dtype.bits();
+    // Eight elements at least, those of two products.
+    let fits =
+        |words: &u32| 32 * words >= RUN * bits && (depth == u32::MAX || depth.is_multiple_of(128 * words / bits));
+    [4, 2, 1].into_iter().find(fits)
+}
+
+/// Whether `bytes` can be loaded at once wherever a line or a matrix starts.
+fn starts(matrix: &Matrix, batch: u32, align: u32, bytes: u32) -> bool {
+    let fits = |elements: u64| (elements * u64::from(matrix.dtype().bits()) / 8).is_multiple_of(bytes.into());
+    align >= bytes && fits(matrix.ld.into()) && (batch == 1 || fits(matrix.stride))
+}
+
+impl Group {
+    fn threads(&self, caps: &Caps) -> u32 {
+        self.subgroups * caps.lanes
+    }
+
+    /// Every subgroup's sums, a matrix of numbers, and the pairs of NF4.
+    fn shared_bytes(&self, width: u32) -> u32 {
+        4 * self.subgroups * self.cols * M * width + 2 * M * K + 1024
+    }
+}
+
+impl Kernel<Gemm> for CoopmatFewRows {
+    fn name(&self) -> &'static str {
+        "coopmat_few_rows"
+    }
+
+    fn code(&self) -> u64 {
+        const { source_hash(include_bytes!("coopmat_few_rows.rs")) ^ F16.hash().rotate_left(1) ^ BF16.hash().rotate_left(2) }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        weighed(p.spec())?;
+        let need = match p.a.dtype() {
+            DType::F16 => COOPMAT,
+            DType::Bf16 => COOPMAT_BF16,
+            got => return Err(Unsupported::DType { operand: "a", got }),
+        };
+        let b = p.b.dtype();
+        if b != p.a.dtype() && (!NARROW.contains(&b) || (p.a.dtype(), b) == (DType::Bf16, DType::Nf4)) {
+            return Err(Unsupported::DType { operand: "b", got: b });
+        }
+        let width = widths(caps, p.a.dtype()).next().filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
+        if p.m > width {
+            return Err(Unsupported::TooLarge { dim: "m", max: width.into(), got: p.m.into() });
+        }
+        if p.b.order != Order::Col {
+            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+        }
+        if words(p.b.format).is_none() {
+            let got = p.b.format.block().1.into();
+            return Err(Unsupported::Align {
+                dim: "elements that share a scale",
+                multiple: (128 / b.bits()).into(),
+                got,
+            });
+        }
+        if p.repro() == Repro::BatchInvariant {
+            return Err(Unsupported::Repro { asked: p.repro() });
+        }
+        let [need, have] = [GROUPS[0].shared_bytes(width), caps.shared_bytes].map(u64::from);
+        Variants::filter(GROUPS.len() as u8, Unsupported::SharedMemory { need, have }, |v| {
+            let group = &GROUPS[usize::from(v.0)];
+            group.threads(caps) <= caps.max_threads && group.shared_bytes(width) <= caps.shared_bytes
+        })
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        let (best, slower) = match (p.b.dtype(), p.b.dtype().bits()) {
+            (DType::F16, _) => (0, 1.15),
+            (_, 16) => (2, 1.2),
+            (_, 8) => (1, 1.5),
+            _ => (2, 2.4),
+        };
+        let other = if variant.0 == best { 1.0 } else { 1.2 };
+        let moved = slower * p.bytes() as f64 / caps.bytes_per_s;
+        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + other * moved)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        let (caps, group) = (device.caps(), &GROUPS[usize::from(variant.0)]);
+        let width = widths(caps, p.a.dtype()).next().expect("supported, so there is a shape");
+        let words = words(p.b.format).expect("supported, so pieces suit scales");
+        let align = p.align().bytes();
+        let of_a = p.a.order == Order::Row && starts(&p.a, p.batch, align, 16);
+        let of_b = starts(&p.b, p.batch, align, 4 * words);
+        let main = Main {
+            name: self.name(),
+            shader: if p.a.dtype() == DType::F16 { &F16 } else { &BF16 },
+            constants: vec![
+                width,
+                group.cols,
+                group.subgroups,
+                group.threads(caps),
+                u32::from(of_a) | u32::from(of_b) << 1,
+                words,
+                group.steps,
+            ],
+            subgroup: Some(caps.lanes),
+            tile: (width, group.cols * M),
+        };
+        let code = product(device, p.spec(), main)?;
+        // SAFETY: the shader touches what the spec names, and has no scratch.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })
+    }
+}
