@@ -1,7 +1,7 @@
 //! Products of bytes cut into tasks, panels and tiles.
 //!
 //! ```text
-//!            n ─▶ panels of 64 or 32 columns, packed by the thread that needs them, 1024 of k at a time
+//!            n ─▶ panels of 64 columns, packed by the thread that needs them, 1024 of k at a time
 //!          ┌──┬──┬──┐
 //!        k │  │  │  │
 //!          └──┴──┴──┘
@@ -87,15 +87,15 @@ impl<E: Tail> Tiles<E> {
         let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
         let way = Way::of(spec);
         let loops = if a_varies || b_varies { Loops::scaled() } else { Loops::whole(way == Way::Panels) };
-        let (width, segment) = match loops {
-            Loops::Whole(_) => (SIDE, usize::MAX),
+        let segment = match loops {
+            Loops::Whole(_) => usize::MAX,
             Loops::Scaled(_) => {
                 // The largest power of two that ends wherever scales do, and with what is packed.
                 let ends = |matrix: &kp_hal::op::Matrix, varies: bool| match varies {
                     true => 1_usize << (matrix.format.block().1 | SHALLOW as u32).trailing_zeros(),
                     false => SHALLOW,
                 };
-                (16 * tile::NARROW, ends(&spec.a, a_varies).min(ends(&spec.b, b_varies)))
+                ends(&spec.a, a_varies).min(ends(&spec.b, b_varies))
             }
         };
         // Scales are applied before `Finish` sees the sums.
@@ -104,7 +104,7 @@ impl<E: Tail> Tiles<E> {
         let depth = if spec.m as usize <= 4 * tile::MOST { SHALLOW } else { DEEP };
         Self {
             spec: *spec,
-            panels: Panels::of(spec, width),
+            panels: Panels::of(spec, SIDE),
             summing,
             loops,
             way,

@@ -9,7 +9,7 @@
 
 use crate::gemm::tile::{Ahead, GROUP};
 use std::arch::x86_64::{
-    __m512, __m512i, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
+    __m512i, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
     _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
     _mm512_storeu_ps, _mm512_storeu_si512,
 };
@@ -17,9 +17,11 @@ use std::arch::x86_64::{
 /// Most rows of a tile: six by four vectors of sums, four of B and one of A are all registers but three.
 pub(crate) const MOST: usize = 6;
 
-/// Vectors of a panel's width without scales along k, and with them: sums are then kept twice.
+/// Vectors of a panel's width.
 pub(crate) const WIDE: usize = 4;
-pub(crate) const NARROW: usize = 2;
+
+/// Steps that are unrolled where scales change along k.
+const SHORT: usize = 4;
 
 /// [`whole`] for some number of rows.
 pub(crate) type Whole = unsafe fn(Rows<'_>, &[u8], Ahead, &mut [i32]);
@@ -104,13 +106,13 @@ pub(crate) fn whole<const R: usize, const PANEL_SIGNED: bool>(
         ahead.ask();
         for _ in 0..GROUP {
             // SAFETY: a step of the panel, and of each row, of which there are as many.
-            unsafe { step::<R, WIDE, PANEL_SIGNED>(&mut tile, row, ld, panel) };
+            unsafe { step::<R, PANEL_SIGNED>(&mut tile, row, ld, panel) };
             (row, panel) = (row.wrapping_add(4), panel.wrapping_add(64 * WIDE));
         }
     }
     for _ in 0..steps % GROUP {
         // SAFETY: as above.
-        unsafe { step::<R, WIDE, PANEL_SIGNED>(&mut tile, row, ld, panel) };
+        unsafe { step::<R, PANEL_SIGNED>(&mut tile, row, ld, panel) };
         (row, panel) = (row.wrapping_add(4), panel.wrapping_add(64 * WIDE));
     }
     for (r, tile) in tile.iter().enumerate() {
@@ -124,16 +126,16 @@ pub(crate) fn whole<const R: usize, const PANEL_SIGNED: bool>(
 /// A step: four elements of k.
 ///
 /// # Safety
-/// `row` points to four codes, as do `R` pointers from there `ld` bytes apart, `panel` to `NV` vectors.
+/// `row` points to four codes, as do `R` pointers from there `ld` bytes apart, `panel` to `WIDE` vectors.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn step<const R: usize, const NV: usize, const PANEL_SIGNED: bool>(
-    tile: &mut [[__m512i; NV]; R],
+unsafe fn step<const R: usize, const PANEL_SIGNED: bool>(
+    tile: &mut [[__m512i; WIDE]; R],
     row: *const u8,
     ld: usize,
     panel: *const u8,
 ) {
-    let mut b = [_mm512_setzero_si512(); NV];
+    let mut b = [_mm512_setzero_si512(); WIDE];
     for (v, b) in b.iter_mut().enumerate() {
         // SAFETY: passed on.
         *b = unsafe { _mm512_loadu_si512(panel.add(64 * v).cast()) };
@@ -164,15 +166,28 @@ pub(crate) struct Segments<'a> {
     pub(crate) zeros: &'a [f32],
 }
 
-/// Adds the products of `R` rows with a panel of `NARROW` vectors to `sums`, rows of a panel's width; scales change along
-/// k, those of rows too if there are some.
+impl Segments<'_> {
+    /// Those from segment `s` on, of panels of so many columns.
+    fn from(self, s: usize, columns: usize) -> Self {
+        Self {
+            taken: &self.taken[s..],
+            row_scales: self.row_scales.get(s..).unwrap_or(&[]),
+            scales: &self.scales[s * columns..],
+            zeros: self.zeros.get(s * columns..).unwrap_or(&[]),
+            ..self
+        }
+    }
+}
+
+/// Adds the products of `R` rows with a panel to `sums`, rows of a panel's width; scales change along k, those of rows too if
+/// there are some. Sums of a segment fill the registers, and complete ones wait in L1.
 ///
 /// # Panics
 /// If any part is short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) fn scaled<const R: usize>(a: Rows<'_>, b: &[u8], by: Segments<'_>, sums: &mut [f32]) {
-    const COLUMNS: usize = 16 * NARROW;
-    let steps = b.len() / (64 * NARROW);
+    const COLUMNS: usize = 16 * WIDE;
+    let steps = b.len() / (64 * WIDE);
     let (mut row, ld) = (a.starts::<R>(steps)[0], a.ld);
     let segments = steps.div_ceil(by.steps);
     let sums = &mut sums[..R * COLUMNS];
@@ -181,56 +196,66 @@ pub(crate) fn scaled<const R: usize>(a: Rows<'_>, b: &[u8], by: Segments<'_>, su
     assert!(by.scales.len() >= segments * COLUMNS && (!shifted || by.zeros.len() >= segments * COLUMNS), "scales");
     assert!(by.taken.len() >= (R - 1) * by.ld + segments, "sums of rows");
     assert!(!vary || by.row_scales.len() >= (R - 1) * by.ld + segments, "scales of rows");
-    let mut totals = [[_mm512_setzero_ps(); NARROW]; R];
-    for (s, segment) in b.chunks(by.steps * 64 * NARROW).enumerate() {
-        let mut tile = [[_mm512_setzero_si512(); NARROW]; R];
+    for (s, segment) in b.chunks(by.steps * 64 * WIDE).enumerate() {
+        let by = by.from(s, COLUMNS);
+        let mut tile = [[_mm512_setzero_si512(); WIDE]; R];
         if !shifted {
             for (r, tile) in tile.iter_mut().enumerate() {
-                *tile = [_mm512_set1_epi32(by.taken[r * by.ld + s] as i32); NARROW];
+                // SAFETY: as many as were asserted.
+                *tile = [_mm512_set1_epi32(unsafe { *by.taken.as_ptr().add(r * by.ld) } as i32); WIDE];
             }
         }
         // Segments are of sixteen elements at least.
-        for panel in segment.chunks_exact(4 * 64 * NARROW) {
-            for s in 0..4 {
+        for panel in segment.chunks_exact(SHORT * 64 * WIDE) {
+            for s in 0..SHORT {
                 // SAFETY: a step of the panel, and of each row, of which there are as many.
                 unsafe {
-                    step::<R, NARROW, false>(
-                        &mut tile,
-                        row.wrapping_add(4 * s),
-                        ld,
-                        panel.as_ptr().add(s * 64 * NARROW),
-                    );
+                    let panel = panel.as_ptr().add(s * 64 * WIDE);
+                    step::<R, false>(&mut tile, row.wrapping_add(4 * s), ld, panel);
                 }
             }
-            row = row.wrapping_add(16);
+            row = row.wrapping_add(4 * SHORT);
         }
-        let of = |list: &[f32], v: usize| -> __m512 {
-            // SAFETY: a segment's scales or zero points, as asserted.
-            unsafe { _mm512_loadu_ps(list.as_ptr().add(s * COLUMNS + 16 * v)) }
-        };
-        for v in 0..NARROW {
-            let scale = of(by.scales, v);
-            let zero = if shifted { of(by.zeros, v) } else { _mm512_setzero_ps() };
-            for r in 0..R {
-                let mut sum = _mm512_cvtepi32_ps(tile[r][v]);
-                if shifted {
-                    // Whole numbers, mostly below 2²⁴.
-                    sum = _mm512_fnmadd_ps(zero, _mm512_set1_ps(f32::from_bits(by.taken[r * by.ld + s])), sum);
-                }
-                if vary {
-                    sum = _mm512_mul_ps(sum, _mm512_set1_ps(by.row_scales[r * by.ld + s]));
-                }
-                totals[r][v] = _mm512_fmadd_ps(sum, scale, totals[r][v]);
+        // SAFETY: lists are as long as asserted, and so are the sums.
+        unsafe {
+            match (shifted, vary) {
+                (false, false) => end::<R, false, false>(&tile, by, sums),
+                (false, true) => end::<R, false, true>(&tile, by, sums),
+                (true, false) => end::<R, true, false>(&tile, by, sums),
+                (true, true) => end::<R, true, true>(&tile, by, sums),
             }
         }
     }
-    for (r, totals) in totals.iter().enumerate() {
-        for (v, &total) in totals.iter().enumerate() {
-            let at = (r * NARROW + v) * 16;
-            // SAFETY: sixteen of the sums.
-            unsafe {
-                let before = _mm512_loadu_ps(sums.as_ptr().add(at));
-                _mm512_storeu_ps(sums.as_mut_ptr().add(at), std::arch::x86_64::_mm512_add_ps(before, total));
+}
+
+/// Adds a segment's sums, scaled, to `sums`.
+///
+/// # Safety
+/// There are as many scales, zero points and sums as `R` rows and a panel's columns have.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn end<const R: usize, const SHIFTED: bool, const VARY: bool>(
+    tile: &[[__m512i; WIDE]; R],
+    by: Segments<'_>,
+    sums: &mut [f32],
+) {
+    for v in 0..WIDE {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scale = _mm512_loadu_ps(by.scales.as_ptr().add(16 * v));
+            let zero = if SHIFTED { _mm512_loadu_ps(by.zeros.as_ptr().add(16 * v)) } else { _mm512_setzero_ps() };
+            for (r, tile) in tile.iter().enumerate() {
+                let mut sum = _mm512_cvtepi32_ps(tile[v]);
+                if SHIFTED {
+                    // Whole numbers, mostly below 2²⁴.
+                    let taken = f32::from_bits(*by.taken.as_ptr().add(r * by.ld));
+                    sum = _mm512_fnmadd_ps(zero, _mm512_set1_ps(taken), sum);
+                }
+                if VARY {
+                    sum = _mm512_mul_ps(sum, _mm512_set1_ps(*by.row_scales.as_ptr().add(r * by.ld)));
+                }
+                let place = sums.as_mut_ptr().add((r * WIDE + v) * 16);
+                _mm512_storeu_ps(place, _mm512_fmadd_ps(sum, scale, _mm512_loadu_ps(place)));
             }
         }
     }
