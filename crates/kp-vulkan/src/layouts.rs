@@ -123,6 +123,12 @@ pub(crate) fn at_once(rows: &Rows, align: u32) -> bool {
     align >= bytes && apart.is_multiple_of(bytes.into())
 }
 
+/// The same, and that rows of `cols` numbers are whole runs: what shaders then need not ask is half of their code, and loads that
+/// depend on no question are under way together.
+pub(crate) fn whole_runs(rows: &Rows, cols: u32, align: u32) -> bool {
+    cols.is_multiple_of(RUN) && at_once(rows, align)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,7 +16,7 @@ layout(constant_id = 5) const uint GATE = 0u;
 layout(constant_id = 6) const uint FLAGS = 0u;
 layout(constant_id = 7) const uint ACROSS = 32u;
 layout(constant_id = 8) const uint DEEP = 1u;
-// Whether runs of every operand are loaded and stored at once.
+// Whether rows of every operand are whole runs, loaded and stored at once.
 layout(constant_id = 9) const uint AT_ONCE = 0u;
 layout(local_size_x = 256) in;
 
@@ -46,7 +46,7 @@ void main() {
         if (first.y >= cols) {
             continue;
         }
-        const uint count = cols - first.y;
+        const uint count = at_once ? 8u : cols - first.y;
         // What is activated and what it gates, or what lies together of both.
         Run loaded[DEEP * PARTS];
         Run factors[DEEP];
@@ -58,7 +58,7 @@ void main() {
                 const uint64_t tight = uint64_t(row) * cols + first.y;
                 if (GATE == GATE_PAIRS) {
                     loaded[i * PARTS] = run_at(x, from + 2ul * first.y, 2u * count, X_TYPE, at_once);
-                    loaded[i * PARTS + PARTS - 1u] = run_at(x, from + 2ul * first.y + 8ul, 2u * count - min(8u, 2u * count), X_TYPE, at_once);
+                    loaded[i * PARTS + PARTS - 1u] = run_at(x, from + 2ul * first.y + 8ul, at_once ? 8u : 2u * count - min(8u, 2u * count), X_TYPE, at_once);
                 } else {
                     loaded[i * PARTS] = run_at(x, from + first.y, count, X_TYPE, at_once);
                 }

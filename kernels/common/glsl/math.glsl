@@ -21,6 +21,11 @@ float exp_of(float x) {
     return e * power_of_two(low) * power_of_two(int(n) - low);
 }
 
+// e^x of a number that is at most 0, or little more: the device's own power of two where that has been asked.
+float power_below(float x) {
+    return NATIVE != 0u ? exp2(x * 1.44269504) : exp_of(x);
+}
+
 float tanh_of(float x) {
     if (is_nan(x)) {
         return x;
@@ -36,23 +41,19 @@ float tanh_of(float x) {
 
 // The normal distribution function, Φ(x) = (1 + erf(x/√2))/2.
 float normal_below(float x) {
-    const float y = x * 0.707106781;
-    const float a = abs(y);
-    if (a < 1.0) {
-        const float z = y * y;
-        const float p = 1.12837911 + z * (-0.37612626 + z * (0.112835854 + z * (-0.026853811
-            + z * (0.00518832728 + z * (-0.000801018963 + z * 7.85384836e-05)))));
-        return 0.5 + 0.5 * y * p;
-    }
-    // erfc(a)·e^(a²) in t = 1/(1 + a/2); past 6 nothing is left of erfc.
-    const float t = 1.0 / (1.0 + 0.5 * min(a, 6.0));
-    const float q = -8.06598473e-05 + t * (0.283754766 + t * (0.26740858 + t * (0.319541186 + t * (-0.0422939882
-        + t * (0.484410197 + t * (-0.415529937 + t * 0.102703124))))));
-    const float beyond = a > 6.0 ? 0.0 : 0.5 * q * exp_of(-a * a);
-    return y < 0.0 ? beyond : 1.0 - beyond;
+    const float a = abs(x) * 0.707106781;
+    // erfc(a)·e^(a²) in t = 1/(1 + 0.4a); past 6 nothing is left of erfc.
+    const float t = 1.0 / (1.0 + 0.4 * min(a, 6.0));
+    const float q = 1.86950740e-04 + t * (0.222246855 + t * (0.253069371 + t * (0.0828333646 + t * (0.526913345
+        + t * (-0.527242303 + t * (0.805875957 + t * (-0.448432684 + t * 0.0845490545)))))));
+    const float beyond = 0.5 * q * power_below(-a * a);
+    return x < 0.0 ? beyond : 1.0 - beyond;
 }
 
 float sigmoid_of(float x) {
+    if (NATIVE != 0u) {
+        return 1.0 / (1.0 + exp2(x * -1.44269504));
+    }
     // Of a large negative number the exponential alone is left, which 1 + e^-x would divide by infinity.
     return x < -80.0 ? exp_of(x) : 1.0 / (1.0 + exp_of(-x));
 }
@@ -60,17 +61,14 @@ float sigmoid_of(float x) {
 // kp_hal::Act, in its order.
 const uint IDENTITY = 0u, RELU = 1u, GELU = 2u, GELU_TANH = 3u, SILU = 4u, SIGMOID = 5u, TANH = 6u;
 
-// x·p, where p tends to 0 with x to -infinity faster than x grows.
+// x·p, where p tends to 0 with x to -infinity faster than x grows, or is NaN with x.
 float times(float x, float p) {
-    return x < -200.0 ? 0.0 : x * p;
+    return max(x, -200.0) * p;
 }
 
 float activated(float x, uint act) {
-    if (is_nan(x)) {
-        return x;
-    }
     switch (act) {
-        case RELU: return x > 0.0 ? x : 0.0;
+        case RELU: return x < 0.0 ? 0.0 : x;
         case GELU: return times(x, normal_below(x));
         // 1 + tanh(z) = 2σ(2z), which does not cancel on the left.
         case GELU_TANH: return times(x, sigmoid_of(1.59576912 * (x + 0.044715 * x * x * x)));

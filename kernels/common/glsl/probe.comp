@@ -1,11 +1,12 @@
 #version 460
 
-// Asks whether the device's own conversions are what kp wants of them. Thread i looks at code i of f16, and at numbers of f32 on and
+// Asks whether the device's own conversions and powers of two are what kp wants of them. Thread i looks at code i of f16, and at numbers of f32 on and
 // between that code and the next; a bit of `wrong` is set for each kind of difference that somebody found.
 //
 // Compiled with NATIVE = 0, so that the functions it compares with are integer arithmetic.
 
 #include "common/glsl/numbers.glsl"
+#include "common/glsl/math.glsl"
 
 layout(local_size_x = 256) in;
 
@@ -13,7 +14,7 @@ layout(push_constant, std430) uniform Push {
     uint64_t wrong;
 };
 
-const uint UNPACKED = 1u, PACKED = 2u, ADDED = 4u;
+const uint UNPACKED = 1u, PACKED = 2u, ADDED = 4u, RAISED = 8u;
 
 // Whether two codes of f16 are the same, or both not a number.
 bool same(uint x, uint y) {
@@ -48,6 +49,13 @@ void main() {
                 found |= ADDED;
             }
         }
+    }
+    // Powers down to the smallest normal number, to 5 ulp; what Vulkan promises gets worse with the exponent.
+    const float x = float(code) * -0.001922;
+    const float n = roundEven(x);
+    const float wanted = exp_of((x - n) * 0.693147181) * power_of_two(int(n));
+    if (!(abs(exp2(x) - wanted) <= 6e-7 * wanted)) {
+        found |= RAISED;
     }
     if (found != 0u) {
         atomicOr(Word(wrong).v, found);

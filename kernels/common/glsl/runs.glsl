@@ -1,4 +1,7 @@
 // Runs of eight neighbouring numbers, loaded and stored at once where they start on as many bytes as they have, 16 of them at most.
+//
+// Who loads several runs and knows that all are whole says so by a count of 8: where a run may be less, the driver waits for each
+// before it loads the next.
 
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uvec2 v; };
 
@@ -164,12 +167,87 @@ void store_codes(uint64_t base, uint64_t place, uint count, uint dtype, bool at_
     }
 }
 
+// The lowest bytes of four words, and the highest.
+uint low_bytes(uvec4 w) {
+    return (w.x & 0xffu) | (w.y & 0xffu) << 8 | (w.z & 0xffu) << 16 | w.w << 24;
+}
+
+uint high_bytes(uvec4 w) {
+    return w.x >> 24 | (w.y >> 16 & 0xff00u) | (w.z >> 8 & 0xff0000u) | (w.w & 0xff000000u);
+}
+
+// Two numbers, neither of them NaN, as bf16.
+uint two_bf16(float x, float y) {
+    const uvec2 u = floatBitsToUint(vec2(x, y));
+    const uvec2 rounded = u + 0x7fffu + (u >> 16 & 1u);
+    return rounded.x >> 16 | (rounded.y & 0xffff0000u);
+}
+
+// Floats of 8 and 4 bits that have codes of a sign, then all of the rest: digits behind the point, and the bias.
+uint digits_of_narrow(uint dtype) {
+    return dtype == E4M3 ? 3u : dtype == E5M2 ? 2u : 1u;
+}
+
+int bias_of_narrow(uint dtype) {
+    return dtype == E4M3 ? 7 : dtype == E5M2 ? 15 : 1;
+}
+
+float largest_of_narrow(uint dtype) {
+    return dtype == E4M3 ? 448.0 : dtype == E5M2 ? 57344.0 : 6.0;
+}
+
+// Magnitudes' codes, in the lowest seven bits or three, of four numbers times 2^bias, none of them NaN: saturating, to nearest even.
+// Times that, the smallest normal number is 2. A power of two is added that leaves of each number its digits.
+uvec4 four_magnitudes(vec4 x, uint dtype) {
+    const uint rest = 23u - digits_of_narrow(dtype);
+    const vec4 a = min(abs(x), vec4(largest_of_narrow(dtype) * power_of_two(bias_of_narrow(dtype))));
+    const uvec4 first = max(floatBitsToUint(a) & INFINITE, uvec4(0x40000000u));
+    const vec4 cut = uintBitsToFloat(first) * power_of_two(int(rest)) + a;
+    return floatBitsToUint(cut) + (first >> rest);
+}
+
+// The codes of eight numbers times 2^bias, none of them NaN.
+uvec2 eight_codes(vec4 even, vec4 odd, uint dtype) {
+    const uvec4 first = four_magnitudes(even, dtype);
+    const uvec4 second = four_magnitudes(odd, dtype);
+    if (dtype == E2M1) {
+        const uint codes = (low_bytes(first) & 0x07070707u) | (low_bytes(second) & 0x07070707u) << 4;
+        const uint signs = (high_bytes(floatBitsToUint(even)) & 0x80808080u) >> 4 | (high_bytes(floatBitsToUint(odd)) & 0x80808080u);
+        return uvec2(codes | signs, 0u);
+    }
+    return uvec2((low_bytes(first) & 0x7f7f7f7fu) | (high_bytes(floatBitsToUint(even)) & 0x80808080u),
+                 (low_bytes(second) & 0x7f7f7f7fu) | (high_bytes(floatBitsToUint(odd)) & 0x80808080u));
+}
+
+// Whether one of them is NaN, or there are infinities of both signs.
+bool has_nan(float x[8]) {
+    return is_nan(((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])));
+}
+
 // The codes of numbers, of 8 bits and more.
 Run run_of(float numbers[8], uint dtype, bool propagate) {
     Run run = Run(uvec4(0u), uvec4(0u));
+    if (dtype == F32 || dtype == TF32) {
+        run.low = floatBitsToUint(vec4(numbers[0], numbers[1], numbers[2], numbers[3]));
+        run.high = floatBitsToUint(vec4(numbers[4], numbers[5], numbers[6], numbers[7]));
+        return run;
+    }
     if (dtype == F16 && NATIVE != 0u) {
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
             run.low[i] = packHalf2x16(vec2(numbers[2u * i], numbers[2u * i + 1u]));
+        }
+        return run;
+    }
+    const bool narrow = NATIVE != 0u && !propagate && (dtype == E4M3 || dtype == E5M2);
+    if ((dtype == BF16 || narrow) && !has_nan(numbers)) {
+        if (dtype == BF16) {
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                run.low[i] = two_bf16(numbers[2u * i], numbers[2u * i + 1u]);
+            }
+        } else {
+            const float by = power_of_two(bias_of_narrow(dtype));
+            run.low.xy = eight_codes(by * vec4(numbers[0], numbers[1], numbers[2], numbers[3]),
+                                     by * vec4(numbers[4], numbers[5], numbers[6], numbers[7]), dtype);
         }
         return run;
     }

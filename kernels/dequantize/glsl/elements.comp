@@ -15,7 +15,7 @@ layout(constant_id = 3) const uint SCALE_LAYOUT = 0u;
 layout(constant_id = 4) const uint FLAGS = 0u;
 layout(constant_id = 5) const uint ACROSS = 32u;
 layout(constant_id = 6) const uint DEEP = 1u;
-// Whether runs are loaded and stored at once.
+// Whether rows are whole runs, loaded and stored at once.
 layout(constant_id = 7) const uint AT_ONCE = 0u;
 // Columns of a block, where a run has one scale: a multiple of 8. Else 0.
 layout(constant_id = 8) const uint BLOCK = 0u;
@@ -63,7 +63,7 @@ void main() {
         if (first.y >= cols) {
             continue;
         }
-        const uint count = cols - first.y;
+        const uint count = at_once ? 8u : cols - first.y;
         Run loaded[DEEP];
         vec2 blocks[DEEP];
         [[unroll]] for (uint i = 0u; i < DEEP; i++) {

@@ -9,7 +9,7 @@ layout(constant_id = 0) const uint TABLE_TYPE = 1u;
 layout(constant_id = 1) const uint Y_TYPE = 1u;
 layout(constant_id = 2) const uint ACROSS = 32u;
 layout(constant_id = 3) const uint DEEP = 1u;
-// Whether runs are loaded and stored at once.
+// Whether rows are whole runs, loaded and stored at once.
 layout(constant_id = 4) const uint AT_ONCE = 0u;
 layout(local_size_x = 256) in;
 
@@ -35,7 +35,7 @@ void main() {
         if (first.y >= cols) {
             continue;
         }
-        const uint count = cols - first.y;
+        const uint count = at_once ? 8u : cols - first.y;
         uint from[DEEP];
         Run loaded[DEEP];
         [[unroll]] for (uint i = 0u; i < DEEP; i++) {

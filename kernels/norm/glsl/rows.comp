@@ -2,8 +2,9 @@
 
 // Layer, RMS and L2 normalization of each row, a residual added first; a group takes a row at a time. See kp_hal::op::NormSpec.
 //
-// Threads take runs of eight columns in turn, and keep their numbers from one pass over the row to the next where a row is no longer
-// than KEPT runs of each. Variances are of what is left when the mean is taken away: one more pass for layer norms.
+// Threads take runs of eight columns in turn, and keep them from one pass over the row to the next, as they lie in memory or as sums
+// with the residual, where a row is no longer than KEPT runs of each. Variances are of what is left when the mean is taken away: one
+// more pass for layer norms.
 
 #include "common/glsl/numbers.glsl"
 #include "common/glsl/runs.glsl"
@@ -18,7 +19,7 @@ layout(constant_id = 5) const uint KIND = 0u;
 layout(constant_id = 6) const uint FLAGS = 0u;
 // Runs that a thread keeps; 0 if a row has more.
 layout(constant_id = 7) const uint KEPT = 0u;
-// Whether eight numbers of every operand are loaded and stored at once.
+// Whether rows are whole runs, loaded and stored at once.
 layout(constant_id = 8) const uint AT_ONCE = 0u;
 layout(local_size_x_id = 0) in;
 
@@ -43,45 +44,80 @@ layout(push_constant, std430) uniform Push {
 
 const uint KEEP = KEPT == 0u ? 1u : KEPT;
 
-// The numbers that are normalized: a run of a row from `col`, with the residual.
-void summed(uint64_t row, uint col, out float numbers[8]) {
-    const bool at_once = AT_ONCE != 0u;
-    load_run(x, row + col, cols - col, X_TYPE, at_once, numbers);
-    if ((FLAGS & HAS_RESIDUAL) != 0u) {
-        float more[8];
-        load_run(residual, row + col, cols - col, X_TYPE, at_once, more);
-        [[unroll]] for (uint i = 0u; i < 8u; i++) {
-            numbers[i] += more[i];
-        }
-    }
+// What is kept of a run.
+const uint KEPT_TYPE = (FLAGS & HAS_RESIDUAL) != 0u ? F32 : X_TYPE;
+
+const bool WHOLE = AT_ONCE != 0u;
+
+// Numbers of a row from `col`, eight at most.
+uint count_from(uint col) {
+    return WHOLE ? 8u : cols - col;
 }
 
-// The sum of a run, or of its squares, `mean` taken away; of numbers from `col` that a row has.
-float of_run(float numbers[8], uint col, float mean, bool squares) {
+Run row_at(uint64_t base, uint64_t row, uint col) {
+    return run_at(base, row + col, count_from(col), X_TYPE, WHOLE);
+}
+
+// The run that is normalized, of X and the residual.
+Run summed(Run of_x, Run of_residual) {
+    if ((FLAGS & HAS_RESIDUAL) == 0u) {
+        return of_x;
+    }
+    float numbers[8];
+    float more[8];
+    numbers_of(of_x, X_TYPE, numbers);
+    numbers_of(of_residual, X_TYPE, more);
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        numbers[i] += more[i];
+    }
+    return run_of(numbers, F32, false);
+}
+
+Run summed_at(uint64_t row, uint col) {
+    Run more;
+    if ((FLAGS & HAS_RESIDUAL) != 0u) {
+        more = row_at(residual, row, col);
+    }
+    return summed(row_at(x, row, col), more);
+}
+
+// The sum of a run's numbers less `mean`, or of their squares.
+float of_run(Run run, uint count, float mean, bool squares) {
+    float numbers[8];
+    numbers_of(run, KEPT_TYPE, numbers);
     float sum = 0.0;
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        const float off = numbers[i] - mean;
-        sum += col + i < cols ? (squares ? off * off : off) : 0.0;
+        const float off = KIND == LAYER ? numbers[i] - mean : numbers[i];
+        sum += WHOLE || i < count ? (squares ? off * off : off) : 0.0;
     }
     return sum;
 }
 
-void finish(uint row, uint col, float numbers[8], float mean, float factor) {
-    const bool at_once = AT_ONCE != 0u;
-    const uint count = cols - col;
+Run weights_at(uint col) {
+    return run_at(weight, col, count_from(col), WEIGHT_TYPE, WHOLE);
+}
+
+Run biases_at(uint col) {
+    return run_at(bias, col, count_from(col), BIAS_TYPE, WHOLE);
+}
+
+void finish(uint row, uint col, Run run, Run weights, Run biases, float mean, float factor) {
+    const uint count = count_from(col);
+    float numbers[8];
+    numbers_of(run, KEPT_TYPE, numbers);
     if ((FLAGS & HAS_RESIDUAL) != 0u) {
-        store_run(sum, uint64_t(row) * x_ld + col, count, X_TYPE, at_once, numbers);
+        store_run(sum, uint64_t(row) * x_ld + col, count, X_TYPE, WHOLE, numbers);
     }
     float factors[8];
     float addends[8];
     if ((FLAGS & HAS_WEIGHT) != 0u) {
-        load_run(weight, col, count, WEIGHT_TYPE, at_once, factors);
+        numbers_of(weights, WEIGHT_TYPE, factors);
     }
     if ((FLAGS & HAS_BIAS) != 0u) {
-        load_run(bias, col, count, BIAS_TYPE, at_once, addends);
+        numbers_of(biases, BIAS_TYPE, addends);
     }
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        float result = (numbers[i] - mean) * factor;
+        float result = (KIND == LAYER ? numbers[i] - mean : numbers[i]) * factor;
         if ((FLAGS & HAS_WEIGHT) != 0u) {
             result *= factors[i];
         }
@@ -90,7 +126,7 @@ void finish(uint row, uint col, float numbers[8], float mean, float factor) {
         }
         numbers[i] = result;
     }
-    store_run(y, uint64_t(row) * y_ld + col, count, Y_TYPE, at_once, numbers);
+    store_run(y, uint64_t(row) * y_ld + col, count, Y_TYPE, WHOLE, numbers);
 }
 
 void main() {
@@ -98,11 +134,18 @@ void main() {
     const uint step = 8u * THREADS;
     for (uint row = gl_WorkGroupID.x; row < rows; row += gl_NumWorkGroups.x) {
         const uint64_t x_row = uint64_t(row) * x_ld;
-        float numbers[KEEP][8];
+        Run kept[KEEP];
+        Run more[KEEP];
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
-                summed(x_row, first + t * step, numbers[t]);
+                kept[t] = row_at(x, x_row, first + t * step);
+                if ((FLAGS & HAS_RESIDUAL) != 0u) {
+                    more[t] = row_at(residual, x_row, first + t * step);
+                }
             }
+        }
+        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+            kept[t] = summed(kept[t], more[t]);
         }
         float mean = 0.0;
         float squares = 0.0;
@@ -111,12 +154,11 @@ void main() {
             float part = 0.0;
             [[unroll]] for (uint t = 0u; t < KEPT; t++) {
                 if (first + t * step < cols) {
-                    part += of_run(numbers[t], first + t * step, mean, pass == 1u);
+                    part += of_run(kept[t], count_from(first + t * step), mean, pass == 1u);
                 }
             }
             for (uint col = first; KEPT == 0u && col < cols; col += step) {
-                summed(x_row, col, numbers[0]);
-                part += of_run(numbers[0], col, mean, pass == 1u);
+                part += of_run(summed_at(x_row, col), count_from(col), mean, pass == 1u);
             }
             const float all = group_sum(part);
             if (pass == 0u) {
@@ -126,14 +168,32 @@ void main() {
             }
         }
         const float factor = 1.0 / (KIND == L2 ? larger(sqrt(squares), eps) : sqrt(squares / float(cols) + eps));
+        // All of them before the first result is stored: no load is moved before a store.
+        Run weights[KEEP];
+        Run biases[KEEP];
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
-                finish(row, first + t * step, numbers[t], mean, factor);
+                if ((FLAGS & HAS_WEIGHT) != 0u) {
+                    weights[t] = weights_at(first + t * step);
+                }
+                if ((FLAGS & HAS_BIAS) != 0u) {
+                    biases[t] = biases_at(first + t * step);
+                }
+            }
+        }
+        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+            if (first + t * step < cols) {
+                finish(row, first + t * step, kept[t], weights[t], biases[t], mean, factor);
             }
         }
         for (uint col = first; KEPT == 0u && col < cols; col += step) {
-            summed(x_row, col, numbers[0]);
-            finish(row, col, numbers[0], mean, factor);
+            if ((FLAGS & HAS_WEIGHT) != 0u) {
+                weights[0] = weights_at(col);
+            }
+            if ((FLAGS & HAS_BIAS) != 0u) {
+                biases[0] = biases_at(col);
+            }
+            finish(row, col, summed_at(x_row, col), weights[0], biases[0], mean, factor);
         }
     }
 }

@@ -5,7 +5,7 @@
 // also open: OPEN=1
 
 // Codes and scales of blocks: see kp_hal::op::QuantizeSpec. LANES threads have a block, and take runs of eight of its columns in turn;
-// where a lane has few of them, it keeps their numbers between looking for the largest and storing the codes.
+// where a lane has few of them, it keeps them between looking for the largest number and storing the codes.
 //
 // A scale that serves everything takes two launches of this shader: the first, LOOK, leaves the largest magnitude of all in
 // scratch, where 0 was.
@@ -39,7 +39,7 @@ layout(constant_id = 5) const uint RULE = 0u;
 layout(constant_id = 6) const uint LANES = 4u;
 // Runs that a lane keeps; 0 if it has too many.
 layout(constant_id = 7) const uint KEPT = 1u;
-// Bits: eight numbers of X loaded at once, eight codes stored at once.
+// Bits: blocks are whole runs of X, loaded at once; their codes are stored at once.
 layout(constant_id = 8) const uint RUNS = 0u;
 layout(constant_id = 9) const uint LOOK = 0u;
 // Whether blocks have one row.
@@ -95,26 +95,89 @@ vec2 largest_of_lanes(vec2 x) {
 
 #include "quantize/glsl/codes.glsl"
 
-// Stores the codes of eight numbers of a row from `col`, as far as `end`.
-void store(uint row, uint col, uint end, float numbers[8], float divisor, float zero) {
-    const bool narrow = bits_of(Q_TYPE) == 4u;
-    uvec2 packed = uvec2(0u);
+// Whether codes have a short way: see `eight_codes` of runs.glsl and `eight_whole`.
+#define FLOATS (Q_TYPE == E4M3 || Q_TYPE == E5M2 || Q_TYPE == E2M1)
+#define WHOLE (Q_TYPE == I4 || Q_TYPE == U4 || Q_TYPE == I8 || Q_TYPE == U8)
+#define SHORT (NATIVE != 0u && (FLAGS & PROPAGATE) == 0u && (FLOATS || WHOLE))
+
+// Whether blocks are searched for their largest number: not where scales are given, and not where one that is known serves all.
+#define SEARCHED ((FLAGS & HAS_SCALES) != 0u && (FLAGS & GIVEN) == 0u && (LOOK != 0u || (FLAGS & (HAS_WHOLE | HAS_GLOBAL)) != HAS_WHOLE))
+
+// What numbers are divided by. `factor` is what the short way multiplies by, if that is neither too large nor too small.
+struct Divisor {
+    float value;
+    float factor;
+    bool has_factor;
+};
+
+Divisor divisor_of(float value) {
+    const float near = 1.0 / value;
+    const float inverse = fma(near, fma(-value, near, 1.0), near);
+    return Divisor(value, FLOATS ? inverse * power_of_two(bias_of_narrow(Q_TYPE)) : inverse, value > 1e-30 && value < 1e30);
+}
+
+// The codes of eight numbers, none of them NaN, rounded to nearest even: next to 2^23 and a half they are the last digits.
+uvec2 eight_whole(float x[8]) {
+    const float least = Q_TYPE == I4 ? -8.0 : Q_TYPE == I8 ? -128.0 : 0.0;
+    // Less the smallest, so that none is negative.
+    uint codes[8];
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        const uint code = code_of(numbers[i], divisor, zero);
-        packed[narrow ? 0u : i / 4u] |= code << (narrow ? 4u * i : 8u * (i % 4u));
+        codes[i] = floatBitsToUint(clamp(x[i], least, largest_code()) + 12582912.0) - (0x4b400000u + uint(int(least)));
     }
+    if (bits_of(Q_TYPE) == 4u) {
+        uint all = codes[7];
+        [[unroll]] for (uint i = 7u; i > 0u; i--) {
+            all = (all << 4) + codes[i - 1u];
+        }
+        return uvec2(Q_TYPE == I4 ? all ^ 0x88888888u : all, 0u);
+    }
+    uvec2 all = uvec2(codes[3], codes[7]);
+    [[unroll]] for (uint i = 3u; i > 0u; i--) {
+        all = (all << 8) + uvec2(codes[i - 1u], codes[i + 3u]);
+    }
+    return Q_TYPE == I8 ? all ^ 0x80808080u : all;
+}
+
+// The codes of a run, one behind the other.
+uvec2 codes_of(Run run, Divisor by, float zero) {
+    const bool narrow = bits_of(Q_TYPE) == 4u;
+    float numbers[8];
+    numbers_of(run, X_TYPE, numbers);
+    float x[8];
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        x[i] = (FLAGS & HAS_ZEROS) != 0u ? numbers[i] * by.factor + zero : numbers[i] * by.factor;
+    }
+    if (SHORT && by.has_factor && !has_nan(x)) {
+        if (WHOLE) {
+            return eight_whole(x);
+        }
+        return narrow ? eight_codes(vec4(x[0], x[2], x[4], x[6]), vec4(x[1], x[3], x[5], x[7]), Q_TYPE)
+                      : eight_codes(vec4(x[0], x[1], x[2], x[3]), vec4(x[4], x[5], x[6], x[7]), Q_TYPE);
+    }
+    uvec2 codes = uvec2(0u);
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        const uint code = code_of(numbers[i], by.value, zero);
+        codes[narrow ? 0u : i / 4u] |= code << (narrow ? 4u * i : 8u * (i % 4u));
+    }
+    return codes;
+}
+
+// Stores the codes of a run of a row from `col`, as far as `end`.
+void store(uint row, uint col, uint end, Run run, Divisor by, float zero) {
+    const bool narrow = bits_of(Q_TYPE) == 4u;
+    const uvec2 codes = codes_of(run, by, zero);
     const uint64_t place = uint64_t(row) * q_ld + col;
-    if ((RUNS & 2u) != 0u && col + 8u <= end) {
+    if ((RUNS & 2u) != 0u) {
         if (narrow) {
-            Word(q + place / 2ul).v = packed.x;
+            Word(q + place / 2ul).v = codes.x;
         } else {
-            Pair(q + place).v = packed;
+            Pair(q + place).v = codes;
         }
         return;
     }
     const uint count = min(8u, end - col);
     for (uint i = 0u; i < (narrow ? (count + 1u) / 2u : count); i++) {
-        uint code = packed[i / 4u] >> 8u * (i % 4u) & 0xffu;
+        uint code = codes[i / 4u] >> 8u * (i % 4u) & 0xffu;
         const uint64_t at = q + (narrow ? place / 2ul : place) + i;
         if (narrow && 2u * i + 1u == count) {
             // The other half is nobody's.
@@ -124,19 +187,39 @@ void store(uint row, uint col, uint end, float numbers[8], float divisor, float 
     }
 }
 
-// Eight numbers of a row of X from `col`; 0 past `end`.
-void load(uint row, uint col, uint end, out float numbers[8]) {
-    load_run(x, uint64_t(row) * x_ld + col, end - col, X_TYPE, (RUNS & 1u) != 0u, numbers);
+// A run of a row of X from `col`; codes of 0 past `end`.
+Run load(uint row, uint col, uint end) {
+    const bool at_once = (RUNS & 1u) != 0u;
+    return run_at(x, uint64_t(row) * x_ld + col, at_once ? 8u : end - col, X_TYPE, at_once);
 }
 
 // What a run adds to its block's extremes: the largest magnitude, or, negated, the least and then the greatest number.
-vec2 widened(vec2 before, float numbers[8]) {
+vec2 widened(vec2 before, Run run) {
+    float numbers[8];
+    numbers_of(run, X_TYPE, numbers);
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
         const bool finite = (floatBitsToUint(numbers[i]) & 0x7fffffffu) < INFINITE;
         const float number = finite ? numbers[i] : 0.0;
         before = (FLAGS & HAS_ZEROS) != 0u ? max(before, vec2(-number, number)) : vec2(max(before.x, abs(number)), 0.0);
     }
     return before;
+}
+
+// The largest code without sign among those of a run and before, from the highest bit on.
+uint most_of(uint before, Run run) {
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        if (bits_of(X_TYPE) == 16u) {
+            before = max(before, max(run.low[i] << 17, run.low[i] << 1));
+        } else {
+            before = max(before, max(run.low[i] << 1, run.high[i] << 1));
+        }
+    }
+    return before;
+}
+
+// The number of such a code.
+float number_of_most(uint most) {
+    return bits_of(X_TYPE) == 16u ? of_code(most >> 17, X_TYPE) : uintBitsToFloat(most >> 1);
 }
 
 // The row of a block that `run` is in.
@@ -161,25 +244,47 @@ void main() {
         // The last block of a row may be cut off.
         const uint across = (end - min(col_0, end) + 7u) / 8u;
         const uint runs = block < blocks ? (FLAT != 0u ? min(rows - row_0, 1u) : min(block_rows, rows - row_0)) * across : 0u;
-        float numbers[KEEP][8];
+        Run kept[KEEP];
+        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+            const uint run = lane + t * LANES;
+            if (run < runs) {
+                kept[t] = load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end);
+            }
+        }
+        uint most = 0u;
         vec2 extremes = vec2(0.0);
-        if ((FLAGS & GIVEN) == 0u || KEPT != 0u) {
+        // Of numbers that are not finite, which codes tell only afterwards, once more without them.
+        bool look = SEARCHED;
+        for (bool filtered = (FLAGS & HAS_ZEROS) != 0u; look; filtered = true) {
             [[unroll]] for (uint t = 0u; t < KEPT; t++) {
-                const uint run = lane + t * LANES;
-                if (run < runs) {
-                    load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[t]);
-                    extremes = widened(extremes, numbers[t]);
+                if (lane + t * LANES < runs) {
+                    if (filtered) {
+                        extremes = widened(extremes, kept[t]);
+                    } else {
+                        most = most_of(most, kept[t]);
+                    }
                 }
             }
-            for (uint run = lane + KEPT * LANES; KEPT == 0u && run < runs; run += LANES) {
-                load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[0]);
-                extremes = widened(extremes, numbers[0]);
+            for (uint run = lane; KEPT == 0u && run < runs; run += LANES) {
+                const Run some = load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end);
+                if (filtered) {
+                    extremes = widened(extremes, some);
+                } else {
+                    most = most_of(most, some);
+                }
             }
+            if (!filtered) {
+                extremes.x = number_of_most(most);
+            }
+            look = !filtered && !(extremes.x < uintBitsToFloat(INFINITE));
+            extremes = look ? vec2(0.0) : extremes;
         }
         float divisor = 1.0;
         float zero = 0.0;
         if ((FLAGS & HAS_SCALES) != 0u) {
-            extremes = largest_of_lanes(extremes);
+            if (SEARCHED) {
+                extremes = largest_of_lanes(extremes);
+            }
             if (LOOK != 0u) {
                 if (lane == 0u && runs > 0u) {
                     atomicMax(Word(whole).v, floatBitsToUint(extremes.x));
@@ -219,15 +324,17 @@ void main() {
             }
             divisor = of_code(code, SCALE_TYPE) * by;
         }
+        const Divisor by_scale = divisor_of(divisor);
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             const uint run = lane + t * LANES;
             if (run < runs) {
-                store(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[t], divisor, zero);
+                store(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, kept[t], by_scale, zero);
             }
         }
-        for (uint run = lane + KEPT * LANES; KEPT == 0u && run < runs; run += LANES) {
-            load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[0]);
-            store(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, numbers[0], divisor, zero);
+        for (uint run = lane; KEPT == 0u && run < runs; run += LANES) {
+            const uint row = row_0 + down(run, across);
+            const uint col = col_0 + (run - down(run, across) * across) * 8u;
+            store(row, col, end, load(row, col, end), by_scale, zero);
         }
     }
 }

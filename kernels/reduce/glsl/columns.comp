@@ -15,7 +15,7 @@ layout(constant_id = 1) const uint X_TYPE = 1u;
 layout(constant_id = 2) const uint Y_TYPE = 1u;
 layout(constant_id = 3) const uint OP = 0u;
 layout(constant_id = 4) const uint ACROSS = 32u;
-// Whether runs are loaded at once.
+// Whether rows are whole runs, loaded at once.
 layout(constant_id = 5) const uint AT_ONCE = 0u;
 layout(local_size_x = 256) in;
 
@@ -49,7 +49,7 @@ void main() {
             Run loaded[DEEP];
             [[unroll]] for (uint t = 0u; t < DEEP; t++) {
                 if (row_0 + t * DOWN < to) {
-                    loaded[t] = run_at(x, uint64_t(row_0 + t * DOWN) * x_ld + col, cols - col, X_TYPE, AT_ONCE != 0u);
+                    loaded[t] = run_at(x, uint64_t(row_0 + t * DOWN) * x_ld + col, AT_ONCE != 0u ? 8u : cols - col, X_TYPE, AT_ONCE != 0u);
                 }
             }
             [[unroll]] for (uint t = 0u; t < DEEP; t++) {

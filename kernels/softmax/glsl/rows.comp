@@ -16,7 +16,7 @@ layout(constant_id = 2) const uint Y_TYPE = 1u;
 layout(constant_id = 3) const uint LOG = 0u;
 // Runs that a thread keeps; 0 if a row has more.
 layout(constant_id = 4) const uint KEPT = 0u;
-// Whether runs are loaded and stored at once.
+// Whether rows are whole runs, loaded and stored at once.
 layout(constant_id = 5) const uint AT_ONCE = 0u;
 layout(local_size_x_id = 0) in;
 
@@ -34,11 +34,35 @@ layout(push_constant, std430) uniform Push {
 
 const uint KEEP = KEPT == 0u ? 1u : KEPT;
 
-// A run of a row from `col`, scaled; -infinity behind the row's end, which adds nothing.
-void scaled(uint64_t x_row, uint col, out float numbers[8]) {
-    load_run(x, x_row + col, cols - col, X_TYPE, AT_ONCE != 0u, numbers);
+const bool WHOLE = AT_ONCE != 0u;
+
+Run row_at(uint64_t x_row, uint col) {
+    return run_at(x, x_row + col, WHOLE ? 8u : cols - col, X_TYPE, WHOLE);
+}
+
+// The numbers of a run from `col`, scaled; -infinity behind the row's end, which adds nothing.
+void scaled(Run run, uint col, out float numbers[8]) {
+    numbers_of(run, X_TYPE, numbers);
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        numbers[i] = col + i < cols ? scale * numbers[i] : -uintBitsToFloat(INFINITE);
+        numbers[i] = WHOLE || col + i < cols ? scale * numbers[i] : -uintBitsToFloat(INFINITE);
+    }
+}
+
+// The largest of eight numbers and one more. NaN may get lost: it makes the sum NaN, and with it all results.
+float most_of(float most, float numbers[8]) {
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        most = max(most, numbers[i]);
+    }
+    return most;
+}
+
+// e^(x - most), or of logarithms the difference, in place; adds the powers to `sum`.
+void powers(inout float numbers[8], float most, inout float sum) {
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        const float less = numbers[i] - most;
+        const float power = power_below(less);
+        sum += power;
+        numbers[i] = LOG != 0u ? less : power;
     }
 }
 
@@ -47,7 +71,7 @@ void finish(uint64_t y_row, uint col, float numbers[8], float last) {
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
         numbers[i] = LOG != 0u ? numbers[i] - last : numbers[i] * last;
     }
-    store_run(y, y_row + col, cols - col, Y_TYPE, AT_ONCE != 0u, numbers);
+    store_run(y, y_row + col, WHOLE ? 8u : cols - col, Y_TYPE, WHOLE, numbers);
 }
 
 void main() {
@@ -57,48 +81,40 @@ void main() {
     for (uint row = gl_WorkGroupID.x; row < rows; row += gl_NumWorkGroups.x) {
         const uint64_t x_row = uint64_t(row) * x_ld;
         const uint64_t y_row = uint64_t(row) * y_ld;
+        Run kept[KEEP];
         float numbers[KEEP][8];
         float most = nothing;
         float sum = 0.0;
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
-                scaled(x_row, first + t * step, numbers[t]);
-                [[unroll]] for (uint i = 0u; i < 8u; i++) {
-                    most = larger(most, numbers[t][i]);
-                }
+                kept[t] = row_at(x_row, first + t * step);
+            }
+        }
+        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+            if (first + t * step < cols) {
+                scaled(kept[t], first + t * step, numbers[t]);
+                most = most_of(most, numbers[t]);
             }
         }
         for (uint col = first; KEPT == 0u && col < cols; col += step) {
-            scaled(x_row, col, numbers[0]);
-            float of_run = numbers[0][0];
-            [[unroll]] for (uint i = 1u; i < 8u; i++) {
-                of_run = larger(of_run, numbers[0][i]);
-            }
-            // Where all is -infinity, less itself it would be NaN.
-            if (of_run == nothing) {
-                continue;
-            }
+            scaled(row_at(x_row, col), col, numbers[0]);
             const float before = most;
-            most = larger(most, of_run);
-            sum = sum == 0.0 ? 0.0 : sum * exp_of(before - most);
-            [[unroll]] for (uint i = 0u; i < 8u; i++) {
-                sum += exp_of(numbers[0][i] - most);
+            most = most_of(most, numbers[0]);
+            // Where all is -infinity, less itself it would be NaN.
+            if (most != nothing) {
+                sum = sum == 0.0 ? 0.0 : sum * power_below(before - most);
+                powers(numbers[0], most, sum);
             }
         }
         const float of_row = group_max(most);
         // A row of -infinity alone has no largest number.
         const float by = of_row == nothing ? uintBitsToFloat(QUIET_NAN) : of_row;
         if (KEPT == 0u) {
-            sum = sum == 0.0 ? 0.0 : sum * exp_of(most - of_row);
+            sum = sum == 0.0 ? 0.0 : sum * power_below(most - of_row);
         }
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
-                [[unroll]] for (uint i = 0u; i < 8u; i++) {
-                    const float less = numbers[t][i] - by;
-                    const float power = exp_of(less);
-                    sum += power;
-                    numbers[t][i] = LOG != 0u ? less : power;
-                }
+                powers(numbers[t], by, sum);
             }
         }
         sum = group_sum(sum);
@@ -109,10 +125,9 @@ void main() {
             }
         }
         for (uint col = first; KEPT == 0u && col < cols; col += step) {
-            scaled(x_row, col, numbers[0]);
-            [[unroll]] for (uint i = 0u; i < 8u; i++) {
-                numbers[0][i] = LOG != 0u ? numbers[0][i] - by : exp_of(numbers[0][i] - by);
-            }
+            float none;
+            scaled(row_at(x_row, col), col, numbers[0]);
+            powers(numbers[0], by, none);
             finish(y_row, col, numbers[0], last);
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, addr, push},
-    layouts::{at_once, counts, reads, stores, tiles},
+    layouts::{counts, reads, stores, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -66,7 +66,7 @@ impl Kernel<Activation> for Elements {
         let tight = [p.factor, p.residual].into_iter().flatten().map(|dtype| Rows::tight(dtype, p.cols));
         // The second half of a row starts where rows of as many numbers do.
         let half = (p.gate == Gate::Halves).then(|| Rows::tight(p.x.dtype(), p.cols));
-        let runs = [p.x, p.y].into_iter().chain(tight).chain(half).all(|rows| at_once(&rows, align));
+        let runs = [p.x, p.y].into_iter().chain(tight).chain(half).all(|rows| whole_runs(&rows, p.cols, align));
         let parts = if p.gate == Gate::None { 1 } else { 2 };
         let tiles = tiles(device.caps(), p.rows, p.cols, parts * p.x.dtype().bits());
         let own = [p.act as u32, p.gate as u32, flags, tiles.across, tiles.deep, runs.into()];

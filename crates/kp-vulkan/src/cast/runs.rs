@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, push},
-    layouts::{at_once, counts, reads, stores, tiles},
+    layouts::{counts, reads, stores, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -82,7 +82,7 @@ impl Kernel<Cast> for Runs {
         let (all, cols) = lines(p);
         let lines = u32::try_from(all).expect("`supports` counted them");
         let align = p.align().bytes();
-        let runs = at_once(&rows(&p.x), align) && at_once(&rows(&p.y), align);
+        let runs = whole_runs(&rows(&p.x), cols, align) && whole_runs(&rows(&p.y), cols, align);
         let tiles = tiles(device.caps(), lines, cols, p.x.dtype().bits());
         let propagates = u32::from(p.overflow == Overflow::Propagate);
         let types = [p.x.dtype(), p.y.dtype()].map(|dtype| dtype as u32);

@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, addr, push},
-    layouts::{RUN, at_once, counts, reads, scale_order, tiles},
+    layouts::{RUN, counts, reads, scale_order, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -70,7 +70,7 @@ impl Kernel<Dequantize> for Elements {
         let types = [p.q.dtype(), p.y.dtype(), scale.unwrap_or(DType::F32)].map(|dtype| dtype as u32);
         let ((block_rows, block_cols), (blocks_down, blocks_across)) = (format.block(), format.blocks(p.rows, p.cols));
         let align = p.align().bytes();
-        let runs = at_once(&p.q, align) && at_once(&p.y, align);
+        let runs = whole_runs(&p.q, p.cols, align) && whole_runs(&p.y, p.cols, align);
         // Where all columns share a scale, whole runs do.
         let block = if block_cols == u32::MAX { 1 << 31 } else { block_cols };
         let block = if block.is_multiple_of(RUN) { block } else { 0 };

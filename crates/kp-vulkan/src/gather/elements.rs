@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, push},
-    layouts::{at_once, counts, reads, stores, tiles},
+    layouts::{counts, reads, stores, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -60,7 +60,7 @@ impl Kernel<Gather> for Elements {
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GatherProblem, variant: Variant) -> Result<Plan<Gather>> {
         let (align, bits) = (p.align().bytes(), p.table.dtype().bits());
-        let runs = at_once(&p.table, align) && at_once(&p.y, align);
+        let runs = whole_runs(&p.table, p.cols, align) && whole_runs(&p.y, p.cols, align);
         let tiles = tiles(device.caps(), p.rows, p.cols, bits);
         let constants = vec![p.table.dtype() as u32, p.y.dtype() as u32, tiles.across, tiles.deep, runs.into()];
         let build = Build { shader: &SHADER, constants, subgroup: None };

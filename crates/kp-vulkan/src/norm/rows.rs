@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, addr, push},
-    layouts::{at_once, counts, reads, row_runs, stores},
+    layouts::{counts, reads, row_runs, stores, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -75,7 +75,7 @@ impl Kernel<Norm> for Rows {
         let flags = has.into_iter().zip(0..).map(|(on, bit)| u32::from(on) << bit).sum();
         let (threads, kept) = row_runs(device.caps(), p.cols);
         let align = p.align().bytes();
-        let runs = align >= 16 && at_once(&p.x, align) && at_once(&p.y, align);
+        let runs = align >= 16 && whole_runs(&p.x, p.cols, align) && whole_runs(&p.y, p.cols, align);
         let constants = [[threads].as_slice(), &types, &[p.kind as u32, flags, kept, runs.into()]].concat();
         let build = Build { shader: &SHADER, constants, subgroup: None };
         let push = NormPush {

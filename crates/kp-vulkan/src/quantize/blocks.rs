@@ -4,7 +4,7 @@
 use crate::{
     device::VulkanDevice,
     launch::{addr, groups, push},
-    layouts::{MOST_KEPT, RUN, at_once, counts, reads, scale_order},
+    layouts::{MOST_KEPT, RUN, counts, reads, scale_order, whole_runs},
     pipelines::{Build, Function},
     queue::VulkanQueue,
     shaders::{Shader, shader},
@@ -125,7 +125,7 @@ impl Kernel<Quantize> for Blocks {
         let flags = has.into_iter().zip(0..).map(|(on, bit)| u32::from(on) << bit).sum();
         let whole = block.1.is_multiple_of(RUN) || block.1 >= p.cols;
         let align = p.align().bytes();
-        let runs = [&p.x, &p.q].map(|rows| whole && at_once(rows, align));
+        let runs = [&p.x, &p.q].map(|rows| whole && whole_runs(rows, p.cols, align));
         let runs = u32::from(runs[0]) | u32::from(runs[1]) << 1;
         let types = [p.x.dtype(), p.q.dtype(), format.scale_dtype().unwrap_or(DType::F32)].map(|dtype| dtype as u32);
         let constants = |look: bool| {

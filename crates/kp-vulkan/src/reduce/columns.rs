@@ -3,7 +3,7 @@
 use super::ReducePush;
 use crate::{
     launch::Once,
-    layouts::{RUN, at_once, counts, reads},
+    layouts::{RUN, counts, reads, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -49,7 +49,7 @@ impl Kernel<Reduce> for Columns {
             Reduced::Rows | Reduced::Cols => (0, 1),
         };
         let across = across(device.caps(), p.cols, segments);
-        let runs = u32::from(at_once(&p.x, p.align().bytes()));
+        let runs = u32::from(whole_runs(&p.x, p.cols, p.align().bytes()));
         let constants = vec![segmented, p.x.dtype() as u32, p.y as u32, p.op as u32, across, runs];
         let build = Build { shader: &SHADER, constants, subgroup: None };
         let push = ReducePush { rows: p.rows, cols: p.cols, x_ld: p.x.ld, segments, ..ReducePush::default() };

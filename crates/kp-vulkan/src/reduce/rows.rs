@@ -3,7 +3,7 @@
 use super::ReducePush;
 use crate::{
     launch::Once,
-    layouts::{at_once, counts, reads, row_runs},
+    layouts::{counts, reads, row_runs, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -39,7 +39,7 @@ impl Kernel<Reduce> for Rows {
 
     fn plan(&self, device: &Arc<dyn Device>, p: &ReduceProblem, variant: Variant) -> Result<Plan<Reduce>> {
         let (threads, _) = row_runs(device.caps(), p.cols);
-        let runs = at_once(&p.x, p.align().bytes());
+        let runs = whole_runs(&p.x, p.cols, p.align().bytes());
         let constants = vec![threads, p.x.dtype() as u32, p.y as u32, p.op as u32, runs.into()];
         let build = Build { shader: &SHADER, constants, subgroup: None };
         let push = ReducePush { rows: p.rows, cols: p.cols, x_ld: p.x.ld, segments: 1, ..ReducePush::default() };

@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, push},
-    layouts::{at_once, counts, reads, row_runs},
+    layouts::{counts, reads, row_runs, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -57,7 +57,7 @@ impl Kernel<Softmax> for Rows {
     fn plan(&self, device: &Arc<dyn Device>, p: &SoftmaxProblem, variant: Variant) -> Result<Plan<Softmax>> {
         let (threads, kept) = row_runs(device.caps(), p.cols);
         let align = p.align().bytes();
-        let runs = at_once(&p.x, align) && at_once(&p.y, align);
+        let runs = whole_runs(&p.x, p.cols, align) && whole_runs(&p.y, p.cols, align);
         let types = [p.x.dtype(), p.y.dtype()].map(|dtype| dtype as u32);
         let constants = [[threads].as_slice(), &types, &[p.log.into(), kept, runs.into()]].concat();
         let build = Build { shader: &SHADER, constants, subgroup: None };
