@@ -19,7 +19,10 @@
 //   BM │  0  │  1  │         memory. Once a subgroup has its last matrices of a step, and while it still multiplies them, it stores the
 //      ├─────┼─────┤         next step's, which came meanwhile, and sends for those of the step after. What follows the sums goes
 //      │  2  │  3  │         through shared memory, one matrix of each subgroup at a time, since nobody else knows which lane has
-//      └─────┴─────┘         what. Eight elements are loaded at once where all rows start on 16 bytes.
+//      └─────┴─────┘         what.
+//
+// Steps are so made of eight elements at once, without a look at any: for rows and columns that are not there the last one is
+// loaded, and its sums are not stored. What is left of k, and operands that do not lie that way, are brought element by element.
 //
 // Sums are made in order of k, M, N and K being the same for every problem, so a row's bits depend on nothing but the row.
 // Limits: A and B both of the type that ELEMENT is; sizes below 2^31; shapes that the driver lists.
@@ -37,10 +40,11 @@ layout(constant_id = 17) const uint THREADS = 128u;
 layout(constant_id = 18) const uint M = 16u;
 layout(constant_id = 19) const uint N = 16u;
 layout(constant_id = 20) const uint K = 16u;
-// Bits: eight elements of A, of B at once; no tile is cut off; D has nothing but alpha to it, and is stored eight elements at once.
+// Bits: eight elements of A, of B at once; all steps are made of them; D has nothing but alpha to it, and is stored eight elements
+// at once.
 layout(constant_id = 21) const uint RUNS = 0u;
 
-// A tile's lines: along k, or across it where that is how the operand lies. In pieces of 16 bytes, one more than what they hold, so
+// A step's lines: along k, or across it where that is how the operand lies. In pieces of 16 bytes, one more than what they hold, so
 // that neighbouring ones start in other banks; and of 16 bytes so that the driver knows how a matrix is aligned.
 const bool A_ALONG_K = A_FORM == 0u;
 const bool B_ALONG_K = B_FORM != 0u;
@@ -50,14 +54,14 @@ const uint A_PIECES = (A_ALONG_K ? BK : BM) / 8u;
 const uint B_PIECES = (B_ALONG_K ? BK : BN) / 8u;
 const uint A_LINE = A_PIECES + 1u;
 const uint B_LINE = B_PIECES + 1u;
-// Pieces that a thread brings of each tile.
-const uint A_TURNS = (A_LINES * A_PIECES + THREADS - 1u) / THREADS;
-const uint B_TURNS = (B_LINES * B_PIECES + THREADS - 1u) / THREADS;
+// Pieces of a step, and those that a thread brings.
+const uint A_ALL = A_LINES * A_PIECES;
+const uint B_ALL = B_LINES * B_PIECES;
+const uint A_TURNS = (A_ALL + THREADS - 1u) / THREADS;
+const uint B_TURNS = (B_ALL + THREADS - 1u) / THREADS;
 
-// Whether pieces of whole tiles can be loaded without a look at each, and whether all tiles are whole.
-const uint UNEVEN = A_LINES * A_PIECES % THREADS + B_LINES * B_PIECES % THREADS;
-const bool FAST = (~RUNS & 3u) + UNEVEN == 0u;
-const bool EVEN = (~RUNS & 7u) + UNEVEN == 0u;
+// Whether there are no steps but those of `make_steps`.
+const bool WHOLE = (~RUNS & 7u) == 0u;
 
 // Matrices of a subgroup's part.
 const uint ROWS = BM / DOWN / M;
@@ -66,14 +70,14 @@ const uint SUBGROUPS = DOWN * ACROSS;
 
 const uint BAND = 8u;
 
-// A's tile, and B's behind it; in their place, when they are done with, a matrix of sums of each subgroup.
+// A's part of a step, and B's behind it; in their place, when they are done with, a matrix of sums of each subgroup.
 const uint B_PART = A_LINES * A_LINE;
 const uint BOTH = B_PART + B_LINES * B_LINE;
 const uint SUMS = SUBGROUPS * M * N / 4u;
 shared uvec4 parts[BOTH > SUMS ? BOTH : SUMS];
 
 // As Quad, of what nobody writes meanwhile.
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Fixed { uvec4 v; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly restrict buffer Fixed { uvec4 v; };
 
 // What is on its way to shared memory.
 uvec4 next_a[A_TURNS];
@@ -113,7 +117,7 @@ uvec4 b_piece(uint64_t origin, uint row, uint at) {
     return piece;
 }
 
-// Line and piece of the piece numbered `e` of a tile. Eight threads store at a time: where these are pieces of several lines, the
+// Line and piece of the piece numbered `e` of a step. Eight threads store at a time: where these are pieces of several lines, the
 // lines are so far apart that all eight lie in different banks.
 uvec2 spot(uint e, uint pieces) {
     if (pieces < 8u) {
@@ -123,35 +127,36 @@ uvec2 spot(uint e, uint pieces) {
     return uvec2(e / pieces, e % pieces);
 }
 
-// Where a thread's pieces of the first step lie, for tiles that are whole.
+// Where a thread's pieces of the first step lie, or of the last rows that there are.
 uint64_t from_a[A_TURNS];
 uint64_t from_b[B_TURNS];
 
 void aim(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0) {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
         const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, A_PIECES);
-        from_a[i] = a + 2ul * a_place(a_origin, row_0 + (A_ALONG_K ? at.x : 8u * at.y), A_ALONG_K ? 8u * at.y : at.x);
+        const uint row = A_ALONG_K ? min(row_0 + at.x, m - 1u) : min(row_0 + 8u * at.y, m - 8u);
+        from_a[i] = a + 2ul * a_place(a_origin, row, A_ALONG_K ? 8u * at.y : at.x);
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
         const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, B_PIECES);
-        from_b[i] = b + 2ul * b_place(b_origin, B_ALONG_K ? 8u * at.y : at.x, column(col_0 + (B_ALONG_K ? at.x : 8u * at.y)));
+        const uint col = B_ALONG_K ? min(col_0 + at.x, n - 1u) : min(col_0 + 8u * at.y, n - 8u);
+        from_b[i] = b + 2ul * b_place(b_origin, B_ALONG_K ? 8u * at.y : at.x, column(col));
     }
 }
 
-// Whether the tiles at `k_0` are whole, and their pieces can be sent for without a look at each.
-bool is_whole(uint row_0, uint col_0, uint k_0) {
-    return EVEN || (FAST && row_0 + BM <= m && col_0 + BN <= n && k_0 + BK <= k);
-}
-
-// Sends for tiles that are whole. Loads behind a condition of their own would wait for one another.
+// Sends for the step at `k_0`.
 void send_for(uint k_0) {
     const uint64_t a_on = 2ul * k_0 * (A_ALONG_K ? 1u : a_ld);
     const uint64_t b_on = 2ul * k_0 * (B_ALONG_K ? 1u : b_ld);
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
-        next_a[i] = Fixed(from_a[i] + a_on).v;
+        if (A_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < A_ALL) {
+            next_a[i] = Fixed(from_a[i] + a_on).v;
+        }
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-        next_b[i] = Fixed(from_b[i] + b_on).v;
+        if (B_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < B_ALL) {
+            next_b[i] = Fixed(from_b[i] + b_on).v;
+        }
     }
 }
 
@@ -159,51 +164,103 @@ void send_for(uint k_0) {
 void put() {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
         const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, A_PIECES);
-        parts[at.x * A_LINE + at.y] = next_a[i];
+        if (A_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < A_ALL) {
+            parts[at.x * A_LINE + at.y] = next_a[i];
+        }
     }
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
         const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, B_PIECES);
-        parts[B_PART + at.x * B_LINE + at.y] = next_b[i];
+        if (B_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < B_ALL) {
+            parts[B_PART + at.x * B_LINE + at.y] = next_b[i];
+        }
     }
 }
 
-// Brings tiles that are not whole to shared memory.
+// Brings a step of which not everything is there, or not eight elements at once, to shared memory.
 void bring(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0, uint k_0) {
-    [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < A_LINES * A_PIECES; e += THREADS) {
+    [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < A_ALL; e += THREADS) {
         const uint line = e / A_PIECES;
         const uint at = e % A_PIECES * 8u;
         parts[line * A_LINE + at / 8u] = a_piece(a_origin, row_0 + (A_ALONG_K ? line : at), k_0 + (A_ALONG_K ? at : line));
     }
-    [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < B_LINES * B_PIECES; e += THREADS) {
+    [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < B_ALL; e += THREADS) {
         const uint line = e / B_PIECES;
         const uint at = e % B_PIECES * 8u;
         parts[B_PART + line * B_LINE + at / 8u] = b_piece(b_origin, k_0 + (B_ALONG_K ? at : line), col_0 + (B_ALONG_K ? line : at));
     }
 }
 
-#define A_MATRIX coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
-#define B_MATRIX coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
+// Matrices of the K columns of A, rows of B that are multiplied, and of those that are next, by turns.
+coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA> rows[2u * ROWS];
+coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB> cols[2u * COLS];
+coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sums[ROWS * COLS];
 
-// A's matrix of rows from `row` of the tile and columns from `s`.
-A_MATRIX a_matrix(uint row, uint s) {
-    A_MATRIX matrix;
-    if (A_ALONG_K) {
-        coopMatLoad(matrix, parts, row * A_LINE + s / 8u, A_LINE, gl_CooperativeMatrixLayoutRowMajor);
-    } else {
-        coopMatLoad(matrix, parts, s * A_LINE + row / 8u, A_LINE, gl_CooperativeMatrixLayoutColumnMajor);
-    }
-    return matrix;
+// Where this subgroup's part of the tile starts.
+uvec2 part() {
+    return uvec2(gl_SubgroupID / ACROSS * (BM / DOWN), gl_SubgroupID % ACROSS * (BN / ACROSS));
 }
 
-// B's matrix of rows from `s` and columns from `col` of the tile.
-B_MATRIX b_matrix(uint s, uint col) {
-    B_MATRIX matrix;
-    if (B_ALONG_K) {
-        coopMatLoad(matrix, parts, B_PART + col * B_LINE + s / 8u, B_LINE, gl_CooperativeMatrixLayoutColumnMajor);
-    } else {
-        coopMatLoad(matrix, parts, B_PART + s * B_LINE + col / 8u, B_LINE, gl_CooperativeMatrixLayoutRowMajor);
+// Loads matrices of the step, from its column of A, row of B `s`.
+void load(uint turn, uint s) {
+    [[unroll]] for (uint i = 0u; i < ROWS; i++) {
+        const uint row = part().x + i * M;
+        if (A_ALONG_K) {
+            coopMatLoad(rows[turn * ROWS + i], parts, row * A_LINE + s / 8u, A_LINE, gl_CooperativeMatrixLayoutRowMajor);
+        } else {
+            coopMatLoad(rows[turn * ROWS + i], parts, s * A_LINE + row / 8u, A_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+        }
     }
-    return matrix;
+    [[unroll]] for (uint j = 0u; j < COLS; j++) {
+        const uint col = part().y + j * N;
+        if (B_ALONG_K) {
+            coopMatLoad(cols[turn * COLS + j], parts, B_PART + col * B_LINE + s / 8u, B_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+        } else {
+            coopMatLoad(cols[turn * COLS + j], parts, B_PART + s * B_LINE + col / 8u, B_LINE, gl_CooperativeMatrixLayoutRowMajor);
+        }
+    }
+}
+
+void multiply(uint turn) {
+    [[unroll]] for (uint j = 0u; j < COLS; j++) {
+        [[unroll]] for (uint i = 0u; i < ROWS; i++) {
+            sums[i * COLS + j] = coopMatMulAdd(rows[turn * ROWS + i], cols[turn * COLS + j], sums[i * COLS + j]);
+        }
+    }
+}
+
+// Where the steps end that are made of eight elements at once.
+uint steps_end(uint row_0, uint col_0) {
+    if (WHOLE) {
+        return k;
+    }
+    const bool of_a = (RUNS & 1u) != 0u && (A_ALONG_K || m % 8u == 0u || row_0 + BM <= m);
+    const bool of_b = (RUNS & 2u) != 0u && (B_ALONG_K || n % 8u == 0u || col_0 + BN <= n);
+    return of_a && of_b ? k / BK * BK : 0u;
+}
+
+// Adds the products of the steps before `end`, of which there are some.
+void make_steps(uint end) {
+    send_for(0u);
+    put();
+    send_for(min(BK, end - BK));
+    barrier();
+    for (uint k_0 = 0u; k_0 < end; k_0 += BK) {
+        load(0u, 0u);
+        [[unroll]] for (uint s = 0u; s < BK; s += K) {
+            const uint turn = s / K % 2u;
+            if (s + K < BK) {
+                load(1u - turn, s + K);
+            } else {
+                barrier();
+                // Past the last step there is nothing to put or to send for, but nobody reads it either. A condition would cost
+                // more: what is loaded behind one is waited for where it ends.
+                put();
+                send_for(min(k_0 + 2u * BK, end - BK));
+            }
+            multiply(turn);
+        }
+        barrier();
+    }
 }
 
 // Stores alpha times the eight sums from piece `from` of shared memory.
@@ -228,9 +285,6 @@ void store_run(uint from, uint which, uint row, uint col) {
 void main() {
     const uint tiles_n = (n + BN - 1u) / BN;
     const uint64_t per_matrix = uint64_t((m + BM - 1u) / BM) * tiles_n;
-    // This subgroup's part of the tile.
-    const uint part_row = gl_SubgroupID / ACROSS * (BM / DOWN);
-    const uint part_col = gl_SubgroupID % ACROSS * (BN / ACROSS);
     for (uint64_t tile = gl_WorkGroupID.x; tile < per_matrix * batch; tile += gl_NumWorkGroups.x) {
         const uint which = uint(tile / per_matrix);
         const uint place = uint(tile - which * per_matrix);
@@ -240,66 +294,26 @@ void main() {
         const uint within = place % (BAND * tiles_n);
         const uint row_0 = (band * BAND + within % high) * BM;
         const uint col_0 = within / high * BN;
-        coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sums[ROWS * COLS];
         [[unroll]] for (uint i = 0u; i < ROWS * COLS; i++) {
             sums[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
         }
         const uint64_t a_origin = which * a_stride;
         const uint64_t b_origin = which * b_stride;
-        aim(a_origin, b_origin, row_0, col_0);
-        if (is_whole(row_0, col_0, 0u)) {
-            send_for(0u);
-            put();
-        } else {
-            bring(a_origin, b_origin, row_0, col_0, 0u);
+        const uint end = steps_end(row_0, col_0);
+        if (end > 0u) {
+            aim(a_origin, b_origin, row_0, col_0);
+            make_steps(end);
         }
-        if (BK < k && is_whole(row_0, col_0, BK)) {
-            send_for(BK);
-        }
-        barrier();
-        for (uint k_0 = 0u; k_0 < k; k_0 += BK) {
-            // Of the matrices that are multiplied and of those that are next, by turns.
-            A_MATRIX rows[2u * ROWS];
-            B_MATRIX cols[2u * COLS];
-            [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-                rows[i] = a_matrix(part_row + i * M, 0u);
-            }
-            [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                cols[j] = b_matrix(0u, part_col + j * N);
-            }
-            [[unroll]] for (uint s = 0u; s < BK; s += K) {
-                const uint now = s / K % 2u;
-                const uint then = 1u - now;
-                if (s + K < BK) {
-                    [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-                        rows[then * ROWS + i] = a_matrix(part_row + i * M, s + K);
-                    }
-                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                        cols[then * COLS + j] = b_matrix(s + K, part_col + j * N);
-                    }
-                } else {
-                    barrier();
-                    if (EVEN) {
-                        // Past the last step there is nothing to put, but nobody reads it either.
-                        put();
-                    } else if (k_0 + BK < k) {
-                        if (is_whole(row_0, col_0, k_0 + BK)) {
-                            put();
-                        } else {
-                            bring(a_origin, b_origin, row_0, col_0, k_0 + BK);
-                        }
-                    }
-                    if (k_0 + 2u * BK < k && is_whole(row_0, col_0, k_0 + 2u * BK)) {
-                        send_for(k_0 + 2u * BK);
-                    }
+        if (!WHOLE) {
+            for (uint k_0 = end; k_0 < k; k_0 += BK) {
+                bring(a_origin, b_origin, row_0, col_0, k_0);
+                barrier();
+                [[unroll]] for (uint s = 0u; s < BK; s += K) {
+                    load(0u, s);
+                    multiply(0u);
                 }
-                [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                    [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-                        sums[i * COLS + j] = coopMatMulAdd(rows[now * ROWS + i], cols[now * COLS + j], sums[i * COLS + j]);
-                    }
-                }
+                barrier();
             }
-            barrier();
         }
         const uint lanes = THREADS / SUBGROUPS;
         const uint own = gl_SubgroupID * M * N / 4u;
@@ -311,8 +325,8 @@ void main() {
                 }
             }
             subgroupBarrier();
-            const uint row = row_0 + part_row + i / COLS * M;
-            const uint col = col_0 + part_col + i % COLS * N;
+            const uint row = row_0 + part().x + i / COLS * M;
+            const uint col = col_0 + part().y + i % COLS * N;
             if ((RUNS & 8u) != 0u) {
                 for (uint e = 8u * gl_SubgroupInvocationID; e < M * N; e += 8u * lanes) {
                     if (row + e / N < m && col + e % N < n) {
