@@ -345,8 +345,9 @@ struct Consumer {
     KP_FN u32 row(int wave) const { return slab(wave) * 64 + warp * 16 + lane / 4; }
 };
 
-// Lets the producers of every block that writes to this stage have it back.
+// Lets the producers of every block that writes to this stage have it back: one lane's word for what all lanes of the warp have read.
 KP_FN void release(const Stages &s, const Consumer &me) {
+    __syncwarp();
     if (CLUSTER > 1) {
         if (me.lane < CLUSTER) ptx::mbarrier_arrive_at(s.empty(), me.lane);
     } else if (me.lane == 0) {
@@ -667,7 +668,7 @@ KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 numbe
         const Tile t = s.told();
         if (t.none()) break;
         if ((i32)me.slab(0) * 64 >= t.rows || t.col >= args.n) {
-            for (i32 kb = 0; kb < blocks; kb++, s.advance()) s.wait_full(), __syncwarp(), release(s, me);
+            for (i32 kb = 0; kb < blocks; kb++, s.advance()) s.wait_full(), release(s, me);
             continue;
         }
         float total[WAVES][BN / 2];
