@@ -2,19 +2,20 @@
 
     python3 nvidia_gemm.py KP OUT [--seconds N] [FAMILY ...]
 
-KP is the program `kp`, OUT the folder that the records go into. Families: bf16, f16, tensor, row, block, grouped; all but f16
-if none is named. Needs PyTorch, Triton and the GPU.
+KP is the program `kp`, OUT the folder that the records go into. Families: bf16, f16, tensor, row, block, grouped; tensor_promoted and
+row_promoted, whose sums of 8-bit floats are kept in full f32; gelu, with bias and activation, against what torch.compile tunes. If none
+is named, those of which there are records of all rows: bf16, tensor, row, block, grouped. Needs PyTorch, Triton and the GPU.
 
 Short problems are timed by replays of a graph, the others one launch at a time after the L2 cache was overwritten; kp and its
-rival the same way, on numbers of the same distribution. Before each time either repeats the problem for `--warm` milliseconds, and
-neither rests between samples, so that both meet the card at the clocks that its power limit leaves. The rival is timed before and
-after kp, and its time is the mean of the two medians. kp's candidate that calls cuBLASLt is timed too, however it ranks: it tells
-what the two ways of timing differ by. `--seconds` ends the run early: what is left out is named.
+rival the same way, on numbers of the same distribution. A card at its power limit is faster after a rest of a few milliseconds than at work,
+by up to 16%, and takes a second to settle. So neither rests between samples, and the rival is at work for as long as all of kp's
+candidates together, in as many turns. It is timed before and after kp, and its time is the mean of the two medians. kp's candidate that
+calls cuBLASLt is timed too, however it ranks: it tells what the two ways of timing differ by. `--seconds` ends the run early: what is
+left out is named.
 """
 
-import argparse, pathlib, sys, time
+import argparse, functools, pathlib, statistics, sys, time
 import torch, torch.nn.functional as F
-from triton.testing import do_bench, do_bench_cudagraph
 import beside
 
 E4M3, BF16, F16 = torch.float8_e4m3fn, torch.bfloat16, torch.float16
@@ -26,6 +27,8 @@ ROWS = SQUARES + [(m, n, k) for m in (64, 128, 4096) for n, k in DEEPSEEK]
 ROWS += [(m, n, k) for m in (1, 16, 128, 2048, 8192) for n, k in LLAMA]
 # Groups, rows in all, n, k.
 GROUPED = [(8, m, 4096, 7168) for m in (2048, 16384)]
+
+DEFAULT = ["bf16", "block", "tensor", "row", "grouped"]
 
 # As many operations are timed one launch at a time, fewer in a graph.
 SHORT = 4e10
@@ -52,6 +55,17 @@ def dense(dtype):
     return rival
 
 
+@functools.cache
+def tuned_linear_gelu():
+    linear_gelu = lambda a, b, bias: F.gelu(F.linear(a, b, bias), approximate="tanh")
+    return torch.compile(linear_gelu, mode="max-autotune-no-cudagraphs", dynamic=False)
+
+
+def linear_gelu(m, n, k):
+    a, b, bias = numbers(m, k, dtype=BF16), numbers(n, k, dtype=BF16), numbers(n, dtype=BF16)
+    return lambda: tuned_linear_gelu()(a, b, bias)
+
+
 def scaled(scales, fast):
     def rival(m, n, k):
         a, b = numbers(m, k, dtype=E4M3), numbers(n, k, dtype=E4M3)
@@ -59,6 +73,14 @@ def scaled(scales, fast):
         return lambda: torch._scaled_mm(a, b.t(), sa, sb, out_dtype=BF16, use_fast_accum=fast)
 
     return rival
+
+
+def by_tensor(m, n, k):
+    return positive(()), positive(())
+
+
+def by_row(m, n, k):
+    return positive(m, 1), positive(1, n)
 
 
 def positive(*shape):
@@ -76,8 +98,8 @@ class Family:
         self.peer, self.rival, self.problem, self.rows = peer, rival, problem, rows
 
 
-def gemm(formats):
-    return lambda m, n, k: f"gemm 1x{m}x{n}x{k} {formats} b=col"
+def gemm(formats, more=""):
+    return lambda m, n, k: f"gemm 1x{m}x{n}x{k} {formats} b=col{more}"
 
 
 SCALED = [row for row in ROWS if row[0] >= 16]
@@ -93,15 +115,21 @@ FAMILIES = {
     ),
     "tensor": Family(
         "torch _scaled_mm",
-        scaled(lambda m, n, k: (positive(()), positive(())), True),
-        lambda m, n, k: gemm("e4m3@tensor:e4m3@tensor:bf16")(m, n, k) + " acc=f32fast",
+        scaled(by_tensor, True),
+        gemm("e4m3@tensor:e4m3@tensor:bf16", " acc=f32fast"),
         SCALED,
     ),
     "row": Family(
         "torch _scaled_mm",
-        scaled(lambda m, n, k: (positive(m, 1), positive(1, n)), True),
-        lambda m, n, k: gemm("e4m3@row:e4m3@row:bf16")(m, n, k) + " acc=f32fast",
+        scaled(by_row, True),
+        gemm("e4m3@row:e4m3@row:bf16", " acc=f32fast"),
         SCALED,
+    ),
+    "tensor_promoted": Family("torch _scaled_mm", scaled(by_tensor, False), gemm("e4m3@tensor:e4m3@tensor:bf16"), SCALED),
+    "row_promoted": Family("torch _scaled_mm", scaled(by_row, False), gemm("e4m3@row:e4m3@row:bf16"), SCALED),
+    "gelu": Family(
+        "torch.compile", linear_gelu, gemm("bf16:bf16:bf16", " bias=bf16 act=gelu_tanh"),
+        [(4096, 4096, 4096), (8192, 8192, 8192), (128, 28672, 4096)],
     ),
     "grouped": Family(
         "torch _grouped_mm", grouped, lambda g, m, n, k: f"grouped_gemm {g}x{m}x{n}x{k} bf16:bf16:bf16 b=col", GROUPED
@@ -114,24 +142,101 @@ def operations(row):
     return 2 * m * n * k
 
 
-def median_ns(run, method, warm):
+# Kernels take turns, so many.
+TURNS = 3
+# Bytes that are written over the cache.
+FLUSHED = 256 << 20
+
+
+@functools.cache
+def side_stream():
+    return torch.cuda.Stream()
+
+
+class Replays:
+    """Milliseconds of one of the launches of a recording, which takes 2 ms at least."""
+
+    def __init__(self, run):
+        # Of a short launch by itself the host would set the time.
+        few = self.recorded(run, 10)
+        one = min(self.timed(few.replay) for _ in range(3)) / 10
+        self.launches = max(10, int(2 / one) + 1)
+        self.graph = self.recorded(run, self.launches)
+
+    @staticmethod
+    def recorded(run, launches):
+        graph, stream = torch.cuda.CUDAGraph(), side_stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        # What a library allocates for a stream, it allocates at its first call there.
+        with torch.cuda.stream(stream):
+            run()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(launches):
+                run()
+        return graph
+
+    @staticmethod
+    def timed(run):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end)
+
+    def warm(self):
+        self.graph.replay()
+        torch.cuda.synchronize()
+
+    def sample(self):
+        return [self.timed(self.graph.replay) / self.launches]
+
+
+class Launches:
+    """Milliseconds of launches, each after the cache was overwritten; the device does not wait for the host between them."""
+
+    def __init__(self, run):
+        self.run, self.over = run, torch.empty(FLUSHED, device="cuda", dtype=torch.uint8)
+        self.burst = min(16, max(1, int(10 / min(Replays.timed(run) for _ in range(3)))))
+
+    def warm(self):
+        for _ in range(self.burst):
+            self.run()
+        torch.cuda.synchronize()
+
+    def sample(self):
+        marks = []
+        for _ in range(self.burst):
+            self.over.zero_()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            self.run()
+            end.record()
+            marks.append((begin, end))
+        torch.cuda.synchronize()
+        return [begin.elapsed_time(end) for begin, end in marks]
+
+
+def median_ns(run, method, args):
+    """The rival takes the turns of all of kp's candidates, one after the other as they do."""
     run()
     torch.cuda.synchronize()
-    start = time.monotonic()
-    while time.monotonic() - start < warm / 1e3:
-        for _ in range(8):
-            run()
-        torch.cuda.synchronize()
-    if method == "graph":
-        return do_bench_cudagraph(run, rep=10, return_mode="median") * 1e6
-    return do_bench(run, warmup=5, rep=30, return_mode="median") * 1e6
+    clock, samples = (Replays if method == "graph" else Launches)(run), []
+    for _ in range(TURNS * (args.best + 1)):
+        start = time.monotonic()
+        while time.monotonic() - start < args.warm / TURNS / 1e3:
+            clock.warm()
+        start = time.monotonic()
+        while not samples or time.monotonic() - start < args.budget / TURNS / 1e3:
+            samples += clock.sample()
+    return statistics.median(samples) * 1e6
 
 
-def rivals(family, rows, method, warm):
+def rivals(family, rows, method, args):
     times = {}
     for row in rows:
         try:
-            times[row] = median_ns(family.rival(*row), method, warm)
+            times[row] = median_ns(family.rival(*row), method, args)
         except Exception as error:  # a library may refuse a shape; the row then has no rival
             print(f"{family.peer} {row}: {str(error).splitlines()[0][:150]}", file=sys.stderr)
         torch.cuda.empty_cache()
@@ -141,11 +246,11 @@ def rivals(family, rows, method, warm):
 def measure(args, name, family, method, rows, folder):
     suite = f"peers-{name}-{method}"
     peer = lambda times: {family.problem(*row): (family.peer, ns) for row, ns in times.items()}
-    before = rivals(family, rows, method, args.warm)
+    before = rivals(family, rows, method, args)
     options = ["--method", method, "--best", str(args.best), "--beside", "cublaslt#0"]
-    options += ["--budget", args.budget, "--warm", f"{args.warm}ms"]
+    options += ["--budget", f"{args.budget}ms", "--warm", f"{args.warm}ms"]
     beside.run_kp(args.kp, folder, suite, peer(before), options)
-    after = rivals(family, rows, method, args.warm)
+    after = rivals(family, rows, method, args)
     return beside.merge(folder, suite, peer({row: (ns + after[row]) / 2 for row, ns in before.items() if row in after}))
 
 
@@ -155,13 +260,13 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("families", nargs="*")
     parser.add_argument("--best", type=int, default=6, help="candidates of kp to time, of those that rank first")
-    parser.add_argument("--budget", default="60ms", help="time for the samples of each")
+    parser.add_argument("--budget", type=int, default=60, help="milliseconds for the samples of each")
     parser.add_argument("--warm", type=int, default=60, help="milliseconds of the problem before each time")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     args = parser.parse_intermixed_args()
     end = time.monotonic() + args.seconds
     args.out.mkdir(parents=True, exist_ok=True)
-    for name in args.families or [name for name in FAMILIES if name != "f16"]:
+    for name in args.families or DEFAULT:
         family, done = FAMILIES[name], {}
         for method in ("graph", "flush"):
             rows = [row for row in family.rows if (operations(row) < SHORT) == (method == "graph")]
