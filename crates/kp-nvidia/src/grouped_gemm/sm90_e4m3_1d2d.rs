@@ -25,7 +25,7 @@ static SOURCE: Source = source!(
 );
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 11] = [
+const TILES: [Tile; 14] = [
     tile(256, 128, 4, (1, 2), 1),
     tile(256, 128, 3, (1, 2), 4),
     tile(128, 192, 4, (1, 2), 3),
@@ -37,6 +37,9 @@ const TILES: [Tile; 11] = [
     tile(128, 192, 4, (1, 1), 3),
     ahead(64, 128, 8, 2),
     ahead(64, 64, 12, 1),
+    tile(128, 192, 4, (2, 1), 3),
+    tile(256, 128, 3, (1, 1), 4),
+    ahead(64, 96, 9, 1),
 ];
 
 /// What it is made of.
