@@ -1,6 +1,6 @@
 """Matrix products of kp beside PyTorch's on one NVIDIA GPU, as records.
 
-    python3 nvidia_gemm.py KP OUT [--seconds N] [FAMILY ...]
+    python3 nvidia_gemm.py KP OUT [--method graph|flush] [--seconds N] [FAMILY ...]
 
 KP is the program `kp`, OUT the folder that the records go into. Families: bf16, f16, tensor, row, block, grouped; tensor_promoted and
 row_promoted, whose sums of 8-bit floats are kept in full f32; gelu, with bias and activation, against what torch.compile tunes. If none
@@ -262,13 +262,14 @@ def main():
     parser.add_argument("--best", type=int, default=6, help="candidates of kp to time, of those that rank first")
     parser.add_argument("--budget", type=int, default=60, help="milliseconds for the samples of each")
     parser.add_argument("--warm", type=int, default=60, help="milliseconds of the problem before each time")
+    parser.add_argument("--method", choices=["graph", "flush"], help="only the short problems, or only the others")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     args = parser.parse_intermixed_args()
     end = time.monotonic() + args.seconds
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.families or DEFAULT:
         family, done = FAMILIES[name], {}
-        for method in ("graph", "flush"):
+        for method in [args.method] if args.method else ["graph", "flush"]:
             rows = [row for row in family.rows if (operations(row) < SHORT) == (method == "graph")]
             if rows and time.monotonic() < end:
                 done |= measure(args, name, family, method, rows, args.out)
