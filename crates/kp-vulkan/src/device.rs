@@ -1,20 +1,21 @@
 //! Listing, opening, allocating.
 
 use crate::{
-    KERNELS, NAME, caps,
+    KERNELS, NAME,
+    caps::{self, WIDTHS},
     driver::{self, Logical, Seen, Status},
     fault::Lost,
     memory::Memory,
     peaks,
     pipelines::{Build, Function, Pipelines},
-    probe,
+    probe::Asked,
     queue::VulkanQueue,
     timeline::Timelines,
     transfer::Transfer,
 };
 use kp_hal::{
-    Backend, Buffer, Caps, Device, DeviceId, DeviceInfo, DeviceKind, Error, ErrorKind, Kernels, MemoryInfo, MemoryKind,
-    Queue, Result,
+    Backend, Buffer, Caps, DType, Device, DeviceId, DeviceInfo, DeviceKind, Error, ErrorKind, Kernels, MemoryInfo,
+    MemoryKind, Queue, Result,
 };
 use std::{
     fmt,
@@ -96,6 +97,8 @@ pub struct VulkanDevice {
     pipelines: Pipelines,
     /// Whether the device converts numbers as kp does, once it was asked.
     native: OnceLock<bool>,
+    /// Whether its lanes have of matrices what kernels want, of f16 and of bf16, of either width, once it was asked.
+    lanes: [OnceLock<bool>; 4],
     memory: Arc<Memory>,
     timelines: Arc<Timelines>,
     lost: Arc<Lost>,
@@ -114,6 +117,7 @@ impl VulkanDevice {
             transfer,
             pipelines,
             native: OnceLock::new(),
+            lanes: Default::default(),
             memory,
             timelines,
             lost,
@@ -126,11 +130,22 @@ impl VulkanDevice {
     /// # Errors
     /// `Driver` if the driver refuses it.
     pub(crate) fn function(&self, build: &Build) -> Result<Function> {
-        let Self { logical, pipelines, memory, timelines, .. } = self;
         // Whatever keeps the device from answering, kernels do without.
-        let native =
-            self.native.get_or_init(|| probe::is_native(logical, pipelines, memory, timelines).unwrap_or(false));
+        let native = self.native.get_or_init(|| self.asked().is_native().unwrap_or(false));
         self.pipelines.function(build, *native).map_err(|status| self.lost.refused(status))
+    }
+
+    /// Whether lanes have of the matrices of 16×`n`×16 that the driver lists for `dtype`, f16 or bf16, what kernels that fill them from
+    /// registers want. `n` is one of `caps::WIDTHS`.
+    pub(crate) fn has_lanes(&self, dtype: DType, n: u32) -> bool {
+        let bf16 = dtype == DType::Bf16;
+        let ask = || self.info.caps.lanes == 32 && self.asked().has_lanes(bf16, n).unwrap_or(false);
+        *self.lanes[2 * usize::from(bf16) + usize::from(n != WIDTHS[0])].get_or_init(ask)
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        let Self { logical: device, pipelines, memory, timelines, .. } = self;
+        Asked { device, pipelines, memory, timelines }
     }
 
     pub(crate) fn logical(&self) -> &Arc<Logical> {

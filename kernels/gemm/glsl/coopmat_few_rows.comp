@@ -23,8 +23,8 @@
 //         │ 4│ 5│ 6│ 7│          A group makes COLS · 16 columns; its subgroups take pieces of SPAN elements of k in turn, STEPS of them
 //                                under way at once, and add their sums in shared memory.
 //
-// Vulkan does not say which lane has what of a matrix. So every group looks, and where it finds another order than the one above it
-// fills matrices number by number.
+// Which lane has what of a matrix Vulkan does not say: `lanes.comp` asks the device. Where it is something else, matrices are filled
+// number by number, wherever each belongs.
 //
 // Scales multiply the sums of their blocks, in f32. Sums are made in the same order for every m, but what other kernels make of more
 // rows is not: no promise across m.
@@ -42,14 +42,16 @@ layout(constant_id = 13) const uint COLS = 1u;
 layout(constant_id = 14) const uint SUBGROUPS = 4u;
 layout(local_size_x_id = 15) in;
 layout(constant_id = 15) const uint THREADS = 128u;
-// Bits: eight elements of A, pieces of B at once.
+// Bits: eight elements of A, pieces of B at once; k is a multiple of STRIDE.
 layout(constant_id = 16) const uint RUNS = 0u;
 // Words of a lane's piece of a line, and pieces under way.
 layout(constant_id = 17) const uint WORDS = 4u;
 layout(constant_id = 18) const uint STEPS = 1u;
 
-// Copies of the table of NF4.
-layout(constant_id = 19) const uint COPIES = 1u;
+// Whether lanes that share a line have scales of their own, with which their numbers of f16 are multiplied: 1 powers of two, 2 E4M3.
+layout(constant_id = 19) const uint OWN_SCALES = 0u;
+// Whether lanes have of matrices what is told above.
+layout(constant_id = 20) const bool KNOWN = false;
 
 const uint M = 16u, K = 16u;
 const uint BITS = B_TYPE == F16 ? 16u : B_TYPE == BF16 ? 16u : B_TYPE == E2M1 ? 4u : B_TYPE == NF4 ? 4u : B_TYPE == I4 ? 4u : B_TYPE == U4 ? 4u : 8u;
@@ -62,15 +64,15 @@ const uint PIECES = STEPS * COLS * 2u;
 const uint HALVES = N / 8u;
 #define BY_BLOCK ((FLAGS & B_SCALED) != 0u && B_BLOCK_DEPTH < 0x80000000u)
 // What codes stand for is as many times what they become.
-#define UNIT (B_TYPE == E2M1 ? 16384.0 : B_TYPE == E4M3 ? 256.0 : 1.0)
+#define UNIT (OWN_SCALES != 0u ? 1.0 : B_TYPE == E2M1 ? 16384.0 : B_TYPE == E4M3 ? 256.0 : 1.0)
 // Whether words of codes become words of ELEMENT, or of f16.
 #define AS_IS (B_TYPE == BF16 || B_TYPE == NF4)
 
 shared float of_subgroups[SUBGROUPS * COLS * M * N];
-// Matrices that say what is where.
-shared uvec4 numbered[M * K / 8u];
+// A matrix that says what is where.
+shared uvec4 numbered[KNOWN ? 1u : M * K / 8u];
 // Pairs of numbers for each byte of NF4.
-const uint PAIRS = B_TYPE == NF4 ? 256u * COPIES : 1u;
+const uint PAIRS = B_TYPE == NF4 ? 256u : 1u;
 shared uint pairs[PAIRS];
 
 // As others, of what nobody writes meanwhile.
@@ -101,6 +103,23 @@ uint joined(float x, float y) {
 #endif
 }
 
+// `bits` where `mask` has them and the other bits of `base`, in one step: as long as the compiler does not know that `unknown` is 0, it
+// has no two constants to make two steps of.
+uint unknown = 0u;
+
+uint masked(uint bits, uint mask, uint base) {
+    return (bits & mask) ^ (base + unknown);
+}
+
+// The first halves of two words, and the second ones.
+uint firsts(uint x, uint y) {
+    return packFloat2x16(f16vec2(unpackFloat2x16(x).x, unpackFloat2x16(y).x));
+}
+
+uint seconds(uint x, uint y) {
+    return packFloat2x16(f16vec2(unpackFloat2x16(x).y, unpackFloat2x16(y).y));
+}
+
 // Four numbers of 8 bits, in the order 0 2 1 3.
 uvec2 four_of(uint word, float less) {
     if (B_TYPE == E5M2) {
@@ -111,7 +130,8 @@ uvec2 four_of(uint word, float less) {
         return (codes & 0x80008000u) | (codes >> 1 & 0x3f803f80u);
     }
     // Behind 1024, digits of a whole number are those of f16.
-    const uvec2 codes = (uvec2(word, word >> 8) & 0x00ff00ffu) ^ (B_TYPE == I8 ? 0x64806480u : 0x64006400u);
+    const uint start = B_TYPE == I8 ? 0x64806480u : 0x64006400u;
+    const uvec2 codes = uvec2(masked(word, 0x00ff00ffu, start), masked(word >> 8, 0x00ff00ffu, start));
     float16_t base = float16_t(1024.0 + less);
     return uvec2(packFloat2x16(unpackFloat2x16(codes.x) - base), packFloat2x16(unpackFloat2x16(codes.y) - base));
 }
@@ -127,8 +147,7 @@ uvec4 eight_weights(uvec4 piece, uint v, float less) {
     const uint word = piece[v];
     if (B_TYPE == NF4) {
         const uvec4 codes = uvec4(word, word >> 8, word >> 16, word >> 24) & 0xffu;
-        uint copy = COPIES > 1u ? gl_SubgroupInvocationID % COPIES : 0u;
-        return uvec4(pairs[codes.x * COPIES + copy], pairs[codes.y * COPIES + copy], pairs[codes.z * COPIES + copy], pairs[codes.w * COPIES + copy]);
+        return uvec4(pairs[codes.x], pairs[codes.y], pairs[codes.z], pairs[codes.w]);
     }
     if (B_TYPE == E2M1) {
         // A sign, and what f16 has as the last digits of its exponent and the first of its mantissa.
@@ -141,23 +160,38 @@ uvec4 eight_weights(uvec4 piece, uint v, float less) {
     float16_t base = float16_t(1024.0 + less);
     float16_t base_16 = float16_t(64.0 + less);
     float16_t by = float16_t(0.0625);
-    return uvec4(packFloat2x16(unpackFloat2x16((word & 0x000f000fu) ^ first) - base),
-                 packFloat2x16(unpackFloat2x16((word & 0x00f000f0u) ^ second) * by - base_16),
-                 packFloat2x16(unpackFloat2x16((high & 0x000f000fu) ^ first) - base),
-                 packFloat2x16(unpackFloat2x16((high & 0x00f000f0u) ^ second) * by - base_16));
+    return uvec4(packFloat2x16(unpackFloat2x16(masked(word, 0x000f000fu, first)) - base),
+                 packFloat2x16(unpackFloat2x16(masked(word, 0x00f000f0u, second)) * by - base_16),
+                 packFloat2x16(unpackFloat2x16(masked(high, 0x000f000fu, first)) - base),
+                 packFloat2x16(unpackFloat2x16(masked(high, 0x00f000f0u, second)) * by - base_16));
 }
 
 // Eight numbers of A in the order of those of B.
 uvec4 in_order(uvec4 eight) {
     if (BITS == 8u) {
-        return uvec4((eight.x & 0xffffu) | eight.y << 16, eight.x >> 16 | (eight.y & 0xffff0000u),
-                     (eight.z & 0xffffu) | eight.w << 16, eight.z >> 16 | (eight.w & 0xffff0000u));
+        return uvec4(firsts(eight.x, eight.y), seconds(eight.x, eight.y), firsts(eight.z, eight.w), seconds(eight.z, eight.w));
     }
     if (BITS == 4u && B_TYPE != NF4) {
-        return uvec4((eight.x & 0xffffu) | eight.z << 16, eight.x >> 16 | (eight.z & 0xffff0000u),
-                     (eight.y & 0xffffu) | eight.w << 16, eight.y >> 16 | (eight.w & 0xffff0000u));
+        return uvec4(firsts(eight.x, eight.z), seconds(eight.x, eight.z), firsts(eight.y, eight.w), seconds(eight.y, eight.w));
     }
     return eight;
+}
+
+// A scale of E4M3, of which f16 has the digits, times 2^7, so that what it multiplies becomes as much for 2^-7.
+uint of_scale(uint code) {
+    const float16_t number = unpackFloat2x16(code << 7).x * float16_t(32768.0);
+    return code == 0x7fu ? 0x7e007e00u : packFloat2x16(f16vec2(number, number));
+}
+
+// Two times the same half.
+uint twice(uint code) {
+    return code << 16 | code;
+}
+
+uvec4 scaled(uvec4 words, uint factor) {
+    const f16vec2 by = unpackFloat2x16(factor);
+    return uvec4(packFloat2x16(unpackFloat2x16(words.x) * by), packFloat2x16(unpackFloat2x16(words.y) * by),
+                 packFloat2x16(unpackFloat2x16(words.z) * by), packFloat2x16(unpackFloat2x16(words.w) * by));
 }
 
 // Eight neighbours of A from column `at`, 0 behind its end.
@@ -190,53 +224,41 @@ uvec4 whole_piece(uint64_t from) {
     return WORDS == 2u ? uvec4(Two(from).v, 0u, 0u) : uvec4(One(from).v, 0u, 0u, 0u);
 }
 
-// Whether `count` columns of A and elements of lines of B from `at` are all there and may be loaded at once.
-bool is_whole(uint at, uint count) {
-    return (RUNS & 3u) == 3u && at + count <= k;
-}
-
-// Where a lane's elements of a matrix lie, as told apart above: row and column, of weights, of inputs from their other side.
-uint weight_spot(uint e, uint lane) {
-    return (lane / 4u + 8u * (e / 4u)) * K + lane % 4u * 2u + e % 2u + 8u * (e / 2u % 2u);
-}
-
-uint input_spot(uint e, uint lane) {
-    return (lane / 4u + 8u * (e / 4u)) * K + lane % 4u * 2u + e % 2u + 8u * (e / 2u % 2u);
+// Whether STRIDE columns of A and elements of lines of B from `at` are all there and may be loaded at once.
+bool is_whole(uint at) {
+    return RUNS == 7u || ((RUNS & 3u) == 3u && at + STRIDE <= k);
 }
 
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint lane = gl_SubgroupInvocationID;
-    // What stands at each place of a matrix, by its number.
-    for (uint e = thread; e < M * K / 8u; e += THREADS) {
-        [[unroll]] for (uint i = 0u; i < 4u; i++) {
-            numbered[e][i] = joined(float(8u * e + 2u * i), float(8u * e + 2u * i + 1u));
-        }
-    }
-    for (uint e = thread; e < M * N; e += THREADS) {
-        of_subgroups[e] = float(e);
-    }
+    // Sizes are less than 2^31.
+    unknown = k >> 31;
     if (B_TYPE == NF4) {
         for (uint e = thread; e < PAIRS; e += THREADS) {
-            pairs[e] = joined(NF4_VALUES[e / COPIES & 15u], NF4_VALUES[e / COPIES >> 4]);
+            pairs[e] = joined(NF4_VALUES[e & 15u], NF4_VALUES[e >> 4]);
         }
+        barrier();
     }
-    barrier();
+    // What stands at each place of a matrix, by its number; all numbers are exact.
     WEIGHTS weight_at;
     INPUTS input_at;
     SUMS sum_at;
-    coopMatLoad(weight_at, numbered, 0u, K / 8u, gl_CooperativeMatrixLayoutRowMajor);
-    coopMatLoad(input_at, numbered, 0u, K / 8u, gl_CooperativeMatrixLayoutColumnMajor);
-    coopMatLoad(sum_at, of_subgroups, 0u, N, gl_CooperativeMatrixLayoutRowMajor);
-    bool known = gl_SubgroupSize == 32u && weight_at.length() == 8u && input_at.length() == N / 2u && sum_at.length() == N / 2u;
-    [[unroll]] for (uint e = 0u; e < 8u; e++) {
-        known = known && uint(float(weight_at[e])) == weight_spot(e, lane);
+    if (!KNOWN) {
+        for (uint e = thread; e < M * K / 8u; e += THREADS) {
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                numbered[e][i] = joined(float(8u * e + 2u * i), float(8u * e + 2u * i + 1u));
+            }
+        }
+        for (uint e = thread; e < M * N; e += THREADS) {
+            of_subgroups[e] = float(e);
+        }
+        barrier();
+        coopMatLoad(weight_at, numbered, 0u, K / 8u, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(input_at, numbered, 0u, K / 8u, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatLoad(sum_at, of_subgroups, 0u, N, gl_CooperativeMatrixLayoutRowMajor);
+        barrier();
     }
-    [[unroll]] for (uint e = 0u; e < N / 2u; e++) {
-        known = known && uint(float(input_at[e])) == input_spot(e, lane) && uint(sum_at[e]) / N % 8u == lane / 4u;
-    }
-    known = subgroupAll(known);
-    barrier();
     const uint tiles = (n + COLS * M - 1u) / (COLS * M);
     for (uint64_t tile = gl_WorkGroupID.x; tile < uint64_t(tiles) * batch; tile += gl_NumWorkGroups.x) {
         const uint which = uint(tile / tiles);
@@ -247,7 +269,7 @@ void main() {
         [[unroll]] for (uint j = 0u; j < COLS; j++) {
             sums[j] = SUMS(0.0);
         }
-        if (known) {
+        if (KNOWN) {
             uint64_t lines[2u * COLS];
             uint64_t scale_lines[2u * COLS];
             [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
@@ -285,29 +307,36 @@ void main() {
                     now[i] = next[i];
                     now_scales[i] = next_scales[i];
                 }
-                if (is_whole(k_1, STRIDE)) {
+                if (k_1 < k && is_whole(k_1)) {
                     [[unroll]] for (uint i = 0u; i < PIECES; i++) {
                         next[i] = whole_piece(pieces_from[i % (2u * COLS)] + (k_1 + i / (2u * COLS) * SPAN) * BITS / 8u);
                     }
-                } else {
+                } else if (RUNS != 7u && k_1 < k) {
                     [[unroll]] for (uint i = 0u; i < PIECES; i++) {
                         next[i] = piece_of(lines[i % (2u * COLS)], k_1 + i / (2u * COLS) * SPAN + part);
                     }
                 }
-                if (BY_BLOCK) {
+                if (BY_BLOCK && k_1 < k) {
                     [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                        const uint64_t place = scale_lines[i % (2u * COLS)] + b_scale_step(min(k_1 + i / (2u * COLS) * SPAN, k - 1u));
-                        next_scales[i] = uvec2(b_scale_code(place), (FLAGS & B_ZEROS) != 0u ? b_zero_code(place) : 0u);
+                        const uint row = min(k_1 + i / (2u * COLS) * SPAN + (OWN_SCALES != 0u ? part : 0u), k - 1u);
+                        const uint64_t place = scale_lines[i % (2u * COLS)] + b_scale_step(row);
+                        next_scales[i] = uvec2(b_scale_code(place), 0u);
+                        if ((FLAGS & B_ZEROS) != 0u) {
+                            next_scales[i].y = b_zero_code(place);
+                        }
+                        if (OWN_SCALES == 2u) {
+                            next_scales[i].y = b_scale_code(scale_lines[i % (2u * COLS)] + b_scale_step(min(row + 16u, k - 1u)));
+                        }
                     }
                 }
                 if (k_1 < SUBGROUPS * STRIDE) {
                     continue;
                 }
                 const uint k_0 = k_1 - SUBGROUPS * STRIDE;
-                const bool whole = is_whole(k_0, STRIDE);
+                const bool whole = is_whole(k_0);
                 [[unroll]] for (uint s = 0u; s < STEPS; s++) {
                     const uint from = k_0 + s * SPAN;
-                    if (from >= k) {
+                    if (RUNS != 7u && from >= k) {
                         break;
                     }
                     uvec4 inputs[EIGHTS * HALVES];
@@ -320,54 +349,84 @@ void main() {
                             inputs[i] = eight_inputs(a_origin, rows[i % HALVES], from + part + 8u * (i / HALVES));
                         }
                     }
-                    SUMS of_block[COLS];
-                    float less[2u * COLS];
-                    float scales[2u * COLS];
-                    [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
-                        less[j] = B_TYPE == I4 ? 8.0 : B_TYPE == I8 ? 128.0 : 0.0;
-                        if (BY_BLOCK) {
-                            const uvec2 codes = now_scales[s * 2u * COLS + j];
-                            scales[j] = of_code(codes.x, B_SCALE_TYPE);
-                            if ((FLAGS & B_ZEROS) != 0u) {
-                                less[j] += of_code(codes.y, U8);
-                            }
-                        }
-                    }
-                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                        of_block[j] = BY_BLOCK ? SUMS(0.0) : sums[j];
-                    }
-                    [[unroll]] for (uint v = 0u; v < EIGHTS; v++) {
-                        uvec4 ordered[HALVES];
-                        [[unroll]] for (uint h = 0u; h < HALVES; h++) {
-                            ordered[h] = in_order(inputs[v * HALVES + h]);
-                        }
-                        uvec4 weights[2u * COLS];
+                    // Scales of lanes that share a line are powers of two against the greatest of them, as far as f16 holds what is then
+                    // multiplied; where they are farther apart, lanes take turns.
+                    uint turns = 1u;
+                    uint greatest[2u * COLS];
+                    if (OWN_SCALES == 1u) {
+                        bool far = false;
                         [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
-                            weights[j] = eight_weights(now[s * 2u * COLS + j], v, less[j]);
+                            const uint one = now_scales[s * 2u * COLS + j].x;
+                            greatest[j] = max(one, subgroupShuffleXor(one, 1u));
+                            greatest[j] = max(greatest[j], subgroupShuffleXor(greatest[j], 2u));
+                            far = far || greatest[j] > one + 24u;
                         }
-                        [[unroll]] for (uint t = 0u; t < 2u; t++) {
-                            INPUTS input_matrix;
-                            [[unroll]] for (uint h = 0u; h < HALVES; h++) {
-                                SET(input_matrix, 4u * h, ordered[h][2u * t], true)
-                                SET(input_matrix, 4u * h + 2u, ordered[h][2u * t + 1u], true)
-                            }
-                            [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                                WEIGHTS matrix;
-                                [[unroll]] for (uint h = 0u; h < 2u; h++) {
-                                    SET(matrix, 4u * h, weights[2u * j + h][2u * t], AS_IS)
-                                    SET(matrix, 4u * h + 2u, weights[2u * j + h][2u * t + 1u], AS_IS)
-                                }
-                                of_block[j] = coopMatMulAdd(matrix, input_matrix, of_block[j]);
-                            }
-                        }
+                        turns = subgroupAny(far) ? 4u : 1u;
                     }
-                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                        if (BY_BLOCK) {
-                            [[unroll]] for (uint e = 0u; e < N / 2u; e++) {
-                                sums[j][e] += (uint(sum_at[e]) < 8u * N ? scales[2u * j] : scales[2u * j + 1u]) * of_block[j][e];
+                    [[dont_unroll]] for (uint turn = 0u; turn < turns; turn++) {
+                        SUMS of_block[COLS];
+                        float less[2u * COLS];
+                        float scales[2u * COLS];
+                        uvec2 factors[2u * COLS];
+                        [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
+                            less[j] = B_TYPE == I4 ? 8.0 : B_TYPE == I8 ? 128.0 : 0.0;
+                            if (BY_BLOCK) {
+                                const uvec2 codes = now_scales[s * 2u * COLS + j];
+                                if (OWN_SCALES == 1u) {
+                                    const uint from_one = subgroupShuffle(codes.x, lane / 4u * 4u + turn);
+                                    const uint unit = turns == 1u ? greatest[j] : from_one;
+                                    scales[j] = 0.5 * of_code(unit, E8M0);
+                                    factors[j] = uvec2(twice(codes.x + 30u > unit && (turns == 1u || part == turn * DEEP) ? codes.x + 30u - unit << 10 : 0u));
+                                } else if (OWN_SCALES != 0u) {
+                                    scales[j] = 128.0;
+                                    factors[j] = uvec2(of_scale(codes.x), of_scale(codes.y));
+                                } else {
+                                    scales[j] = of_code(codes.x, B_SCALE_TYPE);
+                                }
+                                if ((FLAGS & B_ZEROS) != 0u) {
+                                    less[j] += of_code(codes.y, U8);
+                                }
                             }
-                        } else {
-                            sums[j] = of_block[j];
+                        }
+                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                            of_block[j] = BY_BLOCK ? SUMS(0.0) : sums[j];
+                        }
+                        [[unroll]] for (uint v = 0u; v < EIGHTS; v++) {
+                            uvec4 ordered[HALVES];
+                            [[unroll]] for (uint h = 0u; h < HALVES; h++) {
+                                ordered[h] = in_order(inputs[v * HALVES + h]);
+                            }
+                            uvec4 weights[2u * COLS];
+                            [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
+                                weights[j] = eight_weights(now[s * 2u * COLS + j], v, less[j]);
+                                if (OWN_SCALES != 0u) {
+                                    weights[j] = scaled(weights[j], factors[j][v / 2u]);
+                                }
+                            }
+                            [[unroll]] for (uint t = 0u; t < 2u; t++) {
+                                INPUTS input_matrix;
+                                [[unroll]] for (uint h = 0u; h < HALVES; h++) {
+                                    SET(input_matrix, 4u * h, ordered[h][2u * t], true)
+                                    SET(input_matrix, 4u * h + 2u, ordered[h][2u * t + 1u], true)
+                                }
+                                [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                                    WEIGHTS matrix;
+                                    [[unroll]] for (uint h = 0u; h < 2u; h++) {
+                                        SET(matrix, 4u * h, weights[2u * j + h][2u * t], AS_IS)
+                                        SET(matrix, 4u * h + 2u, weights[2u * j + h][2u * t + 1u], AS_IS)
+                                    }
+                                    of_block[j] = coopMatMulAdd(matrix, input_matrix, of_block[j]);
+                                }
+                            }
+                        }
+                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                            if (BY_BLOCK) {
+                                [[unroll]] for (uint e = 0u; e < N / 2u; e++) {
+                                    sums[j][e] += scales[2u * j + e / (N / 4u)] * of_block[j][e];
+                                }
+                            } else {
+                                sums[j] = of_block[j];
+                            }
                         }
                     }
                     if (B_TYPE == E4M3) {
@@ -385,7 +444,7 @@ void main() {
                     wrong[j] |= subgroupShuffleXor(wrong[j], 2u);
                     if ((wrong[j] & 0x80808080u) != 0u) {
                         [[unroll]] for (uint e = 0u; e < N / 2u; e++) {
-                            if (uint(sum_at[e]) / (8u * N) == j % 2u) {
+                            if (e / (N / 4u) == j % 2u) {
                                 sums[j / 2u][e] = uintBitsToFloat(QUIET_NAN);
                             }
                         }

@@ -12,7 +12,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Attention, AttentionProblem, AttentionSpec, HeadLayout, Repro, Rows, Spec},
+    op::{Attention, AttentionProblem, AttentionSpec, Format, HeadLayout, Repro, Rows, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -55,6 +55,28 @@ fn shared_bytes(tile: u32, p: &AttentionSpec) -> u32 {
 /// Keys that a group's workers take together.
 fn block(caps: &Caps, p: &AttentionSpec) -> u32 {
     SUBGROUPS * caps.lanes / lanes(p) * KEYS
+}
+
+/// The kernel for a problem, under the name of whoever plans it.
+pub(super) fn main(name: &'static str, caps: &Caps, p: &AttentionProblem, split: bool) -> Main {
+    let tile = tile(caps, p);
+    let runs = u32::from(whole(p, p.q, &[(p.ld[0], p.qk_dim)]))
+        | u32::from(whole(p, p.kv, &[(p.ld[1], p.qk_dim), (p.ld[2], p.v_dim)])) << 1;
+    Main {
+        name,
+        shader: &SHADER,
+        constants: vec![SUBGROUPS * caps.lanes, lanes(p), tile, runs],
+        subgroup: Some(caps.lanes),
+        tile,
+        splits: if split { splits(caps, p, tile, block(caps, p)) } else { 1 },
+    }
+}
+
+/// Whether eight numbers can be loaded at once wherever a token's head of these lines and dimensions starts.
+pub(super) fn whole(p: &AttentionProblem, format: Format, of: &[(u32, u32)]) -> bool {
+    // Heads of a token are neighbours, or heads' tokens are.
+    let starts = |&(ld, dim): &(u32, u32)| [ld, if p.layout == HeadLayout::Bshd { dim } else { ld }];
+    of.iter().flat_map(starts).all(|ld| at_once(&Rows { format, ld }, p.align().bytes()))
 }
 
 impl Kernel<Attention> for Decode {
@@ -109,23 +131,7 @@ impl Kernel<Attention> for Decode {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
-        let caps = device.caps();
-        let tile = tile(caps, p);
-        let align = p.align().bytes();
-        let whole = |dtype, lds: &[u32]| lds.iter().all(|&ld| at_once(&Rows { format: dtype, ld }, align));
-        // Heads of a token are neighbours, or heads' tokens are.
-        let heads = |ld: u32, dim: u32| if p.layout == HeadLayout::Bshd { [ld, dim] } else { [ld, ld] };
-        let runs = u32::from(whole(p.q, &heads(p.ld[0], p.qk_dim)))
-            | u32::from(whole(p.kv, &heads(p.ld[1], p.qk_dim)) && whole(p.kv, &heads(p.ld[2], p.v_dim))) << 1;
-        let main = Main {
-            name: self.name(),
-            shader: &SHADER,
-            constants: vec![SUBGROUPS * caps.lanes, lanes(p), tile, runs],
-            subgroup: Some(caps.lanes),
-            tile,
-            splits: if SPLIT[usize::from(variant.0)] { splits(caps, p, tile, block(caps, p)) } else { 1 },
-        };
-        plan(device, p, variant, main)
+        plan(device, p, variant, main(self.name(), device.caps(), p, SPLIT[usize::from(variant.0)]))
     }
 }
 

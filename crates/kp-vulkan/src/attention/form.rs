@@ -37,7 +37,7 @@ push! {
 }
 
 /// Parts that keys are cut into, at most: there are more only where rows are few.
-const MOST_SPLITS: u32 = 256;
+pub(super) const MOST_SPLITS: u32 = 256;
 
 /// What all kernels ask of a problem.
 ///

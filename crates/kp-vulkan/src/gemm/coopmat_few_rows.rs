@@ -7,12 +7,13 @@
 use super::form::{Main, product, weighed};
 use crate::{
     caps::{COOPMAT, COOPMAT_BF16, widths},
+    device::VulkanDevice,
     layouts::RUN,
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Spec},
+    op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Scheme, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -41,18 +42,31 @@ struct Group {
     steps: u32,
 }
 
-/// Variants; append only, because wisdom names them by their place. On an H200 the first is best for f16, the second for 8 bits, the
-/// last for bf16 and for 4 bits.
-const GROUPS: [Group; 3] = [
+/// Variants; append only, because wisdom names them by their place. On an H200 the first is best for 16 bits, the second for 8, the
+/// third for 4 bits and the last for those in more than four rows.
+const GROUPS: [Group; 4] = [
+    Group { cols: 1, subgroups: 8, steps: 2 },
     Group { cols: 1, subgroups: 8, steps: 1 },
     Group { cols: 1, subgroups: 4, steps: 1 },
     Group { cols: 2, subgroups: 4, steps: 1 },
 ];
 
+/// Whether lanes have scales of their own, as `OWN_SCALES` of the shader: f16 holds a code of E2M1 times a scale of either scheme.
+fn own_scales(format: Format) -> u32 {
+    match format.scheme {
+        Scheme::Mx if format.dtype == DType::E2m1 => 1,
+        Scheme::Nv if format.dtype == DType::E2m1 => 2,
+        _ => 0,
+    }
+}
+
 /// Words of a lane's piece: as many as leave four lanes' pieces a scale in common; none if a scale has too few elements.
 fn words(format: Format) -> Option<u32> {
     let (_, depth) = format.block();
     let bits = format.dtype.bits();
+    if own_scales(format) != 0 {
+        return Some(4);
+    }
     // Eight elements at least, those of two products.
     let fits =
         |words: &u32| 32 * words >= RUN * bits && (depth == u32::MAX || depth.is_multiple_of(128 * words / bits));
@@ -122,11 +136,11 @@ impl Kernel<Gemm> for CoopmatFewRows {
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
-        let (best, slower) = match (p.b.dtype(), p.b.dtype().bits()) {
-            (DType::F16, _) => (0, 1.15),
-            (_, 16) => (2, 1.2),
-            (_, 8) => (1, 1.5),
-            _ => (2, 2.4),
+        let (best, slower) = match (p.b.dtype().bits(), p.m) {
+            (16, _) => (0, 1.1),
+            (8, _) => (1, 1.25),
+            (_, 0..=4) => (2, 1.5),
+            _ => (3, 1.9),
         };
         let other = if variant.0 == best { 1.0 } else { 1.2 };
         let moved = slower * p.bytes() as f64 / caps.bytes_per_s;
@@ -137,9 +151,11 @@ impl Kernel<Gemm> for CoopmatFewRows {
         let (caps, group) = (device.caps(), &GROUPS[usize::from(variant.0)]);
         let width = widths(caps, p.a.dtype()).next().expect("supported, so there is a shape");
         let words = words(p.b.format).expect("supported, so pieces suit scales");
+        let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
         let align = p.align().bytes();
         let of_a = p.a.order == Order::Row && starts(&p.a, p.batch, align, 16);
         let of_b = starts(&p.b, p.batch, align, 4 * words);
+        let whole = of_a && of_b && p.k > 0 && p.k.is_multiple_of(128 * words / p.b.dtype().bits() * group.steps);
         let main = Main {
             name: self.name(),
             shader: if p.a.dtype() == DType::F16 { &F16 } else { &BF16 },
@@ -148,9 +164,11 @@ impl Kernel<Gemm> for CoopmatFewRows {
                 group.cols,
                 group.subgroups,
                 group.threads(caps),
-                u32::from(of_a) | u32::from(of_b) << 1,
+                u32::from(of_a) | u32::from(of_b) << 1 | u32::from(whole) << 2,
                 words,
                 group.steps,
+                own_scales(p.b.format),
+                vulkan.has_lanes(p.a.dtype(), width).into(),
             ],
             subgroup: Some(caps.lanes),
             tile: (width, group.cols * M),

@@ -1,0 +1,155 @@
+//! Attention of few rows of f16 or bf16 on the matrix unit, at the speed of memory: see `kernels/attention/glsl/coopmat_decode.comp`.
+//! Limits: Q, K and V of one type for which the driver lists matrices of 16×8×16 or 16×16×16 with sums of f32, without scales; heads of
+//! a multiple of eight numbers, up to 128, that start on 16 bytes; no promise across batches; what `decode` asks for besides, which runs
+//! where lanes have other parts of matrices than the shader needs.
+
+use super::{
+    decode::{self, Decode},
+    form::{MOST_SPLITS, Main, plan, rows, tiles},
+    merge::MERGE,
+};
+use crate::{
+    caps::{COOPMAT, COOPMAT_BF16, widths},
+    device::VulkanDevice,
+    shaders::{Shader, shader},
+};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Attention, AttentionProblem, AttentionSpec, Scheme, Spec},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel for few rows on matrix units that subgroups share.
+pub(crate) struct CoopmatDecode;
+
+static F16: Shader = shader!("attention", "coopmat_decode");
+static BF16: Shader = shader!("attention", "coopmat_decode_bf16");
+
+/// Numbers of a head, at most: registers hold queries, keys, values and results.
+const MOST_DIM: u32 = 128;
+
+/// Keys that a subgroup takes at once.
+const KEYS: u32 = 16;
+
+/// Groups that a unit of an H200 has registers for.
+fn room(width: u32) -> u32 {
+    if width == 8 { 3 } else { 2 }
+}
+
+/// How a group works.
+struct Way {
+    subgroups: u32,
+    split: bool,
+}
+
+/// Variants; append only, because wisdom names them by their place.
+const WAYS: [Way; 2] = [Way { subgroups: 4, split: true }, Way { subgroups: 4, split: false }];
+
+impl Way {
+    fn block(&self) -> u32 {
+        KEYS * self.subgroups
+    }
+
+    /// A matrix of sums of each subgroup, and two numbers of each row.
+    fn shared_bytes(&self, width: u32) -> u32 {
+        4 * self.subgroups * width * (16 + 2)
+    }
+
+    /// Parts to cut keys into: as many as units have room for at once, since a few more would wait for all of these.
+    fn splits(&self, caps: &Caps, p: &AttentionSpec, width: u32) -> u32 {
+        if !self.split {
+            return 1;
+        }
+        let most = p.kv_len.div_ceil(4 * self.block());
+        let at_once = u64::from(caps.units) * u64::from(room(width)) / tiles(p, width).max(1);
+        (at_once as u32).min(most).clamp(2, MOST_SPLITS)
+    }
+}
+
+/// Rows of a group: the fewest that matrices have room for and that are all, or as many as they have room for.
+fn width(caps: &Caps, p: &AttentionSpec) -> Option<u32> {
+    let all = || widths(caps, p.q.dtype);
+    all().find(|&n| rows(p) <= n.into()).or(all().last())
+}
+
+impl Kernel<Attention> for CoopmatDecode {
+    fn name(&self) -> &'static str {
+        "coopmat_decode"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("coopmat_decode.rs"))
+                ^ F16.hash().rotate_left(1)
+                ^ MERGE.hash().rotate_left(2)
+                ^ BF16.hash().rotate_left(3)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
+        let need = match p.q.dtype {
+            DType::F16 => COOPMAT,
+            DType::Bf16 => COOPMAT_BF16,
+            got => return Err(Unsupported::DType { operand: "q", got }),
+        };
+        if p.kv.dtype != p.q.dtype {
+            return Err(Unsupported::DType { operand: "kv", got: p.kv.dtype });
+        }
+        for (operand, format) in [("q", p.q), ("kv", p.kv)] {
+            if format.scheme != Scheme::None {
+                return Err(Unsupported::Scheme { operand, got: format.to_string() });
+            }
+        }
+        let width = width(caps, p).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
+        for (dim, got) in [("qk_dim", p.qk_dim), ("v_dim", p.v_dim)] {
+            if got > MOST_DIM {
+                return Err(Unsupported::TooLarge { dim, max: MOST_DIM.into(), got: got.into() });
+            }
+        }
+        let lines = [(p.ld[0], p.qk_dim), (p.ld[1], p.qk_dim), (p.ld[2], p.v_dim)];
+        if !decode::whole(p, p.q, &lines) {
+            let got = p.align().bytes().into();
+            return Err(Unsupported::Align { dim: "bytes before a head", multiple: 16, got });
+        }
+        Decode.supports(caps, p)?;
+        let [need, have] = [WAYS[0].shared_bytes(width), caps.shared_bytes].map(u64::from);
+        Variants::filter(WAYS.len() as u8, Unsupported::SharedMemory { need, have }, |v| {
+            let way = &WAYS[usize::from(v.0)];
+            need <= have && (!way.split || p.kv_len > 2 * way.block())
+        })
+    }
+
+    fn estimate(&self, caps: &Caps, p: &AttentionProblem, variant: Variant) -> Nanos {
+        let way = &WAYS[usize::from(variant.0)];
+        let width = width(caps, p).unwrap_or(1);
+        let groups = (tiles(p, width) as f64 * f64::from(way.splits(caps, p, width))).max(1.0);
+        // A unit brings its share of the memory's speed with as many groups as it has room for, and less with fewer.
+        let full = f64::from(room(width)) * f64::from(caps.units.max(1));
+        let busy = (groups / full).min(1.0);
+        // What is left over when all units are busy makes another round.
+        let rounds = (groups / full).ceil() / (groups / full).max(1.0);
+        let again = rows(p).div_ceil(width.into()) as f64;
+        let launches = if way.split { 2.0 } else { 1.0 };
+        let moved = 1.15 * rounds.max(1.0) * again * p.bytes() as f64 / (caps.bytes_per_s * busy);
+        Nanos::from_secs(launches * caps.launch_ns as f64 * 1e-9 + moved)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
+        let (caps, way) = (device.caps(), &WAYS[usize::from(variant.0)]);
+        let width = width(caps, p).expect("supported, so there is a shape");
+        let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
+        if !vulkan.has_lanes(p.q.dtype, width) {
+            return plan(device, p, variant, decode::main(self.name(), caps, p, way.split));
+        }
+        let main = Main {
+            name: self.name(),
+            shader: if p.q.dtype == DType::F16 { &F16 } else { &BF16 },
+            constants: vec![width, way.subgroups, way.subgroups * caps.lanes],
+            subgroup: Some(caps.lanes),
+            tile: width,
+            splits: way.splits(caps, p, width),
+        };
+        plan(device, p, variant, main)
+    }
+}
