@@ -7,12 +7,14 @@ HOME = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run_kp(kp, folder, suite, times, options, environment=None):
-    """Times kp with `options` on the problems of `times` (problem → peer, nanoseconds) and keeps the record below `folder`."""
+    """Times kp with `options` on the problems of `times` (problem → peer, nanoseconds, or None if they come later) and keeps the record
+    below `folder`."""
     kp, folder = str(pathlib.Path(kp).resolve()), folder.resolve()
     file = folder / f"{suite}.txt"
     file.write_text("".join(problem + "\n" for problem in times))
     peers = folder / "peers.jsonl"
-    lines = ({"problem": problem, "peer": peer, "peer_ns": ns} for problem, (peer, ns) in times.items())
+    known = ((problem, *time) for problem, time in times.items() if time)
+    lines = ({"problem": problem, "peer": peer, "peer_ns": ns} for problem, peer, ns in known)
     peers.write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [kp, "bench", str(file), *options, "--peers", str(peers), "--record", str(folder), "--quiet", "--no-check", "--json"]
     # The record has what is printed.

@@ -196,13 +196,32 @@ impl Operands {
                 let numbers: Vec<u8> = (0..need.bytes as u32 / 4).flat_map(u32::to_ne_bytes).collect();
                 queue.upload(buffer.slice_mut().at(0..numbers.len() as u64), &numbers)?;
             } else {
-                // A small number of every float type.
-                queue.fill(buffer.slice_mut(), 0x35)?;
+                upload_numbers(&mut *queue, &mut buffer, need.dtype)?;
             }
             buffers.push((operand.output, Some(buffer)));
         }
         Ok(Self { queue, buffers })
     }
+}
+
+/// Fills a buffer with numbers between 2^-15 and 2, different ones, since kernels may take equal ones faster; of either sign where that
+/// is what a float's last bit, or a code's, says.
+fn upload_numbers(queue: &mut dyn Queue, buffer: &mut Buffer, dtype: DType) -> Result<()> {
+    let signed = !matches!(dtype, DType::E8m0 | DType::Ue4m3 | DType::U8);
+    let mut state = 1_u32;
+    let mut number = |at: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // Every type's last byte of a number is the second of two.
+        let sign = if signed && at % 2 == 1 { (state >> 24 & 1) << 7 } else { 0 };
+        (0x38 | (state >> 20 & 7) | sign) as u8
+    };
+    let piece: Vec<u8> = (0..1 << 22).map(&mut number).collect();
+    let bytes = buffer.slice().bytes();
+    for from in (0..bytes).step_by(piece.len()) {
+        let size = (bytes - from).min(piece.len() as u64);
+        queue.upload(buffer.slice_mut().at(from..from + size), &piece[..size as usize])?;
+    }
+    Ok(())
 }
 
 fn view(output: bool, buffer: Option<&mut Buffer>) -> Option<View<'_>> {

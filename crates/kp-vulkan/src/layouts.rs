@@ -114,6 +114,12 @@ pub(crate) fn tiles(caps: &Caps, rows: u32, cols: u32, bits: u32) -> Tiles {
     Tiles { across, deep, tiles_across, count: if cols > 0 { count(deep) } else { 0 } }
 }
 
+/// The `bits` of [`tiles`] where numbers of `x` are stored as `y`. Runs that widen to 32 bits are stored by halves, with gaps between
+/// neighbours that only the second half fills: one at a time, which is a quarter faster than two on an H200.
+pub(crate) fn tile_bits(x: DType, y: DType) -> u32 {
+    if y.bits() == 32 && x.bits() < 32 { 64 } else { x.bits() }
+}
+
 /// Whether every run of every row can be loaded or stored at once, rows being promised to start where `align` says.
 pub(crate) fn at_once(rows: &Rows, align: u32) -> bool {
     let bits = rows.dtype().bits();

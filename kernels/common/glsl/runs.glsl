@@ -167,13 +167,9 @@ void store_codes(uint64_t base, uint64_t place, uint count, uint dtype, bool at_
     }
 }
 
-// The lowest bytes of four words, and the highest.
+// The lowest bytes of four words.
 uint low_bytes(uvec4 w) {
     return (w.x & 0xffu) | (w.y & 0xffu) << 8 | (w.z & 0xffu) << 16 | w.w << 24;
-}
-
-uint high_bytes(uvec4 w) {
-    return w.x >> 24 | (w.y >> 16 & 0xff00u) | (w.z >> 8 & 0xff0000u) | (w.w & 0xff000000u);
 }
 
 // Two numbers, neither of them NaN, as bf16.
@@ -183,21 +179,21 @@ uint two_bf16(float x, float y) {
     return rounded.x >> 16 | (rounded.y & 0xffff0000u);
 }
 
-// Floats of 8 and 4 bits that have codes of a sign, then all of the rest: digits behind the point, and the bias.
+// E4M3 and E5M2: digits behind the point, the bias, and the largest number.
 uint digits_of_narrow(uint dtype) {
-    return dtype == E4M3 ? 3u : dtype == E5M2 ? 2u : 1u;
+    return dtype == E4M3 ? 3u : 2u;
 }
 
 int bias_of_narrow(uint dtype) {
-    return dtype == E4M3 ? 7 : dtype == E5M2 ? 15 : 1;
+    return dtype == E4M3 ? 7 : 15;
 }
 
 float largest_of_narrow(uint dtype) {
-    return dtype == E4M3 ? 448.0 : dtype == E5M2 ? 57344.0 : 6.0;
+    return dtype == E4M3 ? 448.0 : 57344.0;
 }
 
-// Magnitudes' codes, in the lowest seven bits or three, of four numbers times 2^bias, none of them NaN: saturating, to nearest even.
-// Times that, the smallest normal number is 2. A power of two is added that leaves of each number its digits.
+// Magnitudes' codes, in the lowest seven bits, of four numbers times 2^bias, none of them NaN: saturating, to nearest even. Times
+// that, the smallest normal number is 2. A power of two is added that leaves of each number its digits.
 uvec4 four_magnitudes(vec4 x, uint dtype) {
     const uint rest = 23u - digits_of_narrow(dtype);
     const vec4 a = min(abs(x), vec4(largest_of_narrow(dtype) * power_of_two(bias_of_narrow(dtype))));
@@ -206,17 +202,30 @@ uvec4 four_magnitudes(vec4 x, uint dtype) {
     return floatBitsToUint(cut) + (first >> rest);
 }
 
-// The codes of eight numbers times 2^bias, none of them NaN.
-uvec2 eight_codes(vec4 even, vec4 odd, uint dtype) {
-    const uvec4 first = four_magnitudes(even, dtype);
-    const uvec4 second = four_magnitudes(odd, dtype);
-    if (dtype == E2M1) {
-        const uint codes = (low_bytes(first) & 0x07070707u) | (low_bytes(second) & 0x07070707u) << 4;
-        const uint signs = (high_bytes(floatBitsToUint(even)) & 0x80808080u) >> 4 | (high_bytes(floatBitsToUint(odd)) & 0x80808080u);
-        return uvec2(codes | signs, 0u);
-    }
-    return uvec2((low_bytes(first) & 0x7f7f7f7fu) | (high_bytes(floatBitsToUint(even)) & 0x80808080u),
-                 (low_bytes(second) & 0x7f7f7f7fu) | (high_bytes(floatBitsToUint(odd)) & 0x80808080u));
+// The bytes with the signs of four numbers, at their highest bits.
+uint four_signs(vec4 x) {
+    return low_bytes(floatBitsToUint(x) >> 24) & 0x80808080u;
+}
+
+// The codes of eight numbers times 2^bias, none of them NaN, in a type of 8 bits.
+uvec2 eight_codes(vec4 low, vec4 high, uint dtype) {
+    const uvec2 magnitudes = uvec2(low_bytes(four_magnitudes(low, dtype)), low_bytes(four_magnitudes(high, dtype)));
+    return (magnitudes & 0x7f7f7f7fu) | uvec2(four_signs(low), four_signs(high));
+}
+
+// Magnitudes' codes of four numbers in E2M1, none of them NaN: numbers are a half apart up to 2, then 1, then 2 from 4 on, and of the
+// three straight lines through their codes the lowest is right. Rounding is adding 2^23 and a half of it.
+uvec4 four_e2m1(vec4 x) {
+    const vec4 a = abs(x);
+    const uvec4 halves = floatBitsToUint(a * 2.0 + 12582912.0);
+    const uvec4 ones = floatBitsToUint(a + 12582914.0);
+    const uvec4 twos = floatBitsToUint(a * 0.5 + 12582916.0);
+    return min(min(halves, ones), min(twos, uvec4(0x4b400007u)));
+}
+
+// The codes of eight numbers in E2M1, none of them NaN: of even places, and of odd ones.
+uint eight_e2m1(vec4 even, vec4 odd) {
+    return (low_bytes(four_e2m1(even)) | four_signs(even) >> 4) + ((low_bytes(four_e2m1(odd)) << 4) | four_signs(odd));
 }
 
 // Whether one of them is NaN, or there are infinities of both signs.

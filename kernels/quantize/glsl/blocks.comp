@@ -39,7 +39,7 @@ layout(constant_id = 5) const uint RULE = 0u;
 layout(constant_id = 6) const uint LANES = 4u;
 // Runs that a lane keeps; 0 if it has too many.
 layout(constant_id = 7) const uint KEPT = 1u;
-// Bits: blocks are whole runs of X, loaded at once; their codes are stored at once.
+// Bits: blocks are whole runs of X, loaded at once; their codes are stored at once; every block has as many runs as its lanes keep.
 layout(constant_id = 8) const uint RUNS = 0u;
 layout(constant_id = 9) const uint LOOK = 0u;
 // Whether blocks have one row.
@@ -63,6 +63,9 @@ layout(push_constant, std430) uniform Push {
     uint block_cols;
     uint blocks_down;
     uint blocks_across;
+    // What the number of a block is multiplied by and shifted, in place of a division by `blocks_across`.
+    uint across_inverse;
+    uint across_shift;
 #ifdef OPEN
     layout(offset = 128) uint told[11];
 #endif
@@ -95,25 +98,47 @@ vec2 largest_of_lanes(vec2 x) {
 
 #include "quantize/glsl/codes.glsl"
 
-// Whether codes have a short way: see `eight_codes` of runs.glsl and `eight_whole`.
-#define FLOATS (Q_TYPE == E4M3 || Q_TYPE == E5M2 || Q_TYPE == E2M1)
-#define WHOLE (Q_TYPE == I4 || Q_TYPE == U4 || Q_TYPE == I8 || Q_TYPE == U8)
-#define SHORT (NATIVE != 0u && (FLAGS & PROPAGATE) == 0u && (FLOATS || WHOLE))
+// Whether codes have a short way: see `eight_codes` and `eight_e2m1` of runs.glsl, and `eight_whole`.
+bool has_short_way() {
+    if (NATIVE == 0u) {
+        return false;
+    }
+    switch (Q_TYPE) {
+        case E4M3: case E5M2: return (FLAGS & PROPAGATE) == 0u;
+        case E2M1: case I4: case U4: case I8: case U8: return true;
+        default: return false;
+    }
+}
 
 // Whether blocks are searched for their largest number: not where scales are given, and not where one that is known serves all.
-#define SEARCHED ((FLAGS & HAS_SCALES) != 0u && (FLAGS & GIVEN) == 0u && (LOOK != 0u || (FLAGS & (HAS_WHOLE | HAS_GLOBAL)) != HAS_WHOLE))
+bool is_searched() {
+    if (LOOK != 0u) {
+        return true;
+    }
+    if ((FLAGS & HAS_SCALES) == 0u) {
+        return false;
+    }
+    return (FLAGS & GIVEN) == 0u && (FLAGS & (HAS_WHOLE | HAS_GLOBAL)) != HAS_WHOLE;
+}
 
-// What numbers are divided by. `factor` is what the short way multiplies by, if that is neither too large nor too small.
+// Whether the search tells of each lane if all its numbers are finite.
+bool is_known() {
+    return (FLAGS & HAS_ZEROS) == 0u && is_searched();
+}
+
+// What numbers are divided by. `factor` is what the short way multiplies by, if that is neither too large nor too small, and numbers
+// are not known to be other than finite.
 struct Divisor {
     float value;
     float factor;
     bool has_factor;
 };
 
-Divisor divisor_of(float value) {
+Divisor divisor_of(float value, bool finite) {
     const float near = 1.0 / value;
     const float inverse = fma(near, fma(-value, near, 1.0), near);
-    return Divisor(value, FLOATS ? inverse * power_of_two(bias_of_narrow(Q_TYPE)) : inverse, value > 1e-30 && value < 1e30);
+    const bool biased = Q_TYPE == E4M3 || Q_TYPE == E5M2;
+    return Divisor(value, biased ? inverse * power_of_two(bias_of_narrow(Q_TYPE)) : inverse, finite && value > 1e-30 && value < 1e30);
 }
 
 // The codes of eight numbers, none of them NaN, rounded to nearest even: next to 2^23 and a half they are the last digits.
@@ -147,12 +172,11 @@ uvec2 codes_of(Run run, Divisor by, float zero) {
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
         x[i] = (FLAGS & HAS_ZEROS) != 0u ? numbers[i] * by.factor + zero : numbers[i] * by.factor;
     }
-    if (SHORT && by.has_factor && !has_nan(x)) {
-        if (WHOLE) {
-            return eight_whole(x);
+    if (has_short_way() && by.has_factor && (is_known() || !has_nan(x))) {
+        if (Q_TYPE == E4M3 || Q_TYPE == E5M2) {
+            return eight_codes(vec4(x[0], x[1], x[2], x[3]), vec4(x[4], x[5], x[6], x[7]), Q_TYPE);
         }
-        return narrow ? eight_codes(vec4(x[0], x[2], x[4], x[6]), vec4(x[1], x[3], x[5], x[7]), Q_TYPE)
-                      : eight_codes(vec4(x[0], x[1], x[2], x[3]), vec4(x[4], x[5], x[6], x[7]), Q_TYPE);
+        return Q_TYPE == E2M1 ? uvec2(eight_e2m1(vec4(x[0], x[2], x[4], x[6]), vec4(x[1], x[3], x[5], x[7])), 0u) : eight_whole(x);
     }
     uvec2 codes = uvec2(0u);
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
@@ -162,11 +186,9 @@ uvec2 codes_of(Run run, Divisor by, float zero) {
     return codes;
 }
 
-// Stores the codes of a run of a row from `col`, as far as `end`.
-void store(uint row, uint col, uint end, Run run, Divisor by, float zero) {
+// Stores the codes of the first `count` numbers of a run.
+void store(uint64_t place, uint count, uvec2 codes) {
     const bool narrow = bits_of(Q_TYPE) == 4u;
-    const uvec2 codes = codes_of(run, by, zero);
-    const uint64_t place = uint64_t(row) * q_ld + col;
     if ((RUNS & 2u) != 0u) {
         if (narrow) {
             Word(q + place / 2ul).v = codes.x;
@@ -175,7 +197,6 @@ void store(uint row, uint col, uint end, Run run, Divisor by, float zero) {
         }
         return;
     }
-    const uint count = min(8u, end - col);
     for (uint i = 0u; i < (narrow ? (count + 1u) / 2u : count); i++) {
         uint code = codes[i / 4u] >> 8u * (i % 4u) & 0xffu;
         const uint64_t at = q + (narrow ? place / 2ul : place) + i;
@@ -185,12 +206,6 @@ void store(uint row, uint col, uint end, Run run, Divisor by, float zero) {
         }
         Byte(at).v = uint8_t(code);
     }
-}
-
-// A run of a row of X from `col`; codes of 0 past `end`.
-Run load(uint row, uint col, uint end) {
-    const bool at_once = (RUNS & 1u) != 0u;
-    return run_at(x, uint64_t(row) * x_ld + col, at_once ? 8u : end - col, X_TYPE, at_once);
 }
 
 // What a run adds to its block's extremes: the largest magnitude, or, negated, the least and then the greatest number.
@@ -222,9 +237,37 @@ float number_of_most(uint most) {
     return bits_of(X_TYPE) == 16u ? of_code(most >> 17, X_TYPE) : uintBitsToFloat(most >> 1);
 }
 
-// The row of a block that `run` is in.
-uint down(uint run, uint across) {
-    return FLAT != 0u ? 0u : run / across;
+// A block: where it starts, and its runs, `across` of them in a row.
+struct Block {
+    uint row;
+    uint col;
+    uint across;
+    uint runs;
+    uint64_t x_place;
+    uint64_t q_place;
+};
+
+// The first row and column of a run, from those of its block.
+uvec2 place_of(Block block, uint run) {
+    const uint down = FLAT != 0u ? 0u : run / block.across;
+    return uvec2(down, FLAT != 0u ? 8u * run : 8u * (run - down * block.across));
+}
+
+// Numbers of a run, eight at most; `end` is that of the block's rows.
+uint count_of(Block block, uvec2 place) {
+    return (RUNS & 3u) == 3u ? 8u : min(8u, min(block.col + block_cols, cols) - block.col - place.y);
+}
+
+Run load(Block block, uint run) {
+    const uvec2 place = place_of(block, run);
+    const bool at_once = (RUNS & 1u) != 0u;
+    const uint count = at_once ? 8u : count_of(block, place);
+    return run_at(x, block.x_place + uint64_t(place.x) * x_ld + place.y, count, X_TYPE, at_once);
+}
+
+void finish(Block block, uint run, Run loaded, Divisor by, float zero) {
+    const uvec2 place = place_of(block, run);
+    store(block.q_place + uint64_t(place.x) * q_ld + place.y, count_of(block, place), codes_of(loaded, by, zero));
 }
 
 void main() {
@@ -235,29 +278,35 @@ void main() {
     const uint blocks = blocks_down * blocks_across;
     const uint items = (blocks + per_group - 1u) / per_group;
     for (uint item = gl_WorkGroupID.x; item < items; item += gl_NumWorkGroups.x) {
-        const uint block = item * per_group + thread / LANES;
-        const uint o = block / blocks_across;
-        const uint i = block - o * blocks_across;
-        const uint row_0 = o * block_rows;
-        const uint col_0 = i * block_cols;
-        const uint end = min(col_0 + block_cols, cols);
+        const uint turn = item * per_group + thread / LANES;
+        // Backwards after a search of everything: what that read last is still in the cache.
+        const uint which = LOOK == 0u && (FLAGS & HAS_WHOLE) != 0u ? blocks - 1u - turn : turn;
+        const uint o = uint(uint64_t(which) * across_inverse >> across_shift);
+        const uint i = which - o * blocks_across;
+        Block block;
+        block.row = o * block_rows;
+        block.col = i * block_cols;
         // The last block of a row may be cut off.
-        const uint across = (end - min(col_0, end) + 7u) / 8u;
-        const uint runs = block < blocks ? (FLAT != 0u ? min(rows - row_0, 1u) : min(block_rows, rows - row_0)) * across : 0u;
+        const uint end = min(block.col + block_cols, cols);
+        block.across = (end - min(block.col, end) + 7u) / 8u;
+        const uint down = FLAT != 0u ? min(rows - block.row, 1u) : min(block_rows, rows - block.row);
+        block.runs = turn >= blocks ? 0u : (RUNS & 4u) != 0u ? KEPT * LANES : down * block.across;
+        block.x_place = uint64_t(block.row) * x_ld + block.col;
+        block.q_place = uint64_t(block.row) * q_ld + block.col;
         Run kept[KEEP];
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
-            const uint run = lane + t * LANES;
-            if (run < runs) {
-                kept[t] = load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end);
+            if (lane + t * LANES < block.runs) {
+                kept[t] = load(block, lane + t * LANES);
             }
         }
         uint most = 0u;
         vec2 extremes = vec2(0.0);
-        // Of numbers that are not finite, which codes tell only afterwards, once more without them.
-        bool look = SEARCHED;
+        bool finite = true;
+        // If some are not finite, which codes tell only afterwards, once more without those.
+        bool look = is_searched();
         for (bool filtered = (FLAGS & HAS_ZEROS) != 0u; look; filtered = true) {
             [[unroll]] for (uint t = 0u; t < KEPT; t++) {
-                if (lane + t * LANES < runs) {
+                if (lane + t * LANES < block.runs) {
                     if (filtered) {
                         extremes = widened(extremes, kept[t]);
                     } else {
@@ -265,8 +314,8 @@ void main() {
                     }
                 }
             }
-            for (uint run = lane; KEPT == 0u && run < runs; run += LANES) {
-                const Run some = load(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end);
+            for (uint run = lane; KEPT == 0u && run < block.runs; run += LANES) {
+                const Run some = load(block, run);
                 if (filtered) {
                     extremes = widened(extremes, some);
                 } else {
@@ -275,25 +324,29 @@ void main() {
             }
             if (!filtered) {
                 extremes.x = number_of_most(most);
+                finite = extremes.x < uintBitsToFloat(INFINITE);
+                extremes.x = finite ? extremes.x : 0.0;
             }
-            look = !filtered && !(extremes.x < uintBitsToFloat(INFINITE));
-            extremes = look ? vec2(0.0) : extremes;
+            look = !filtered && !finite;
+        }
+        if (is_searched()) {
+            extremes = largest_of_lanes(extremes);
+        } else {
+            // Nothing else keeps a driver from loading each run where it is needed, one after the other.
+            barrier();
         }
         float divisor = 1.0;
         float zero = 0.0;
         if ((FLAGS & HAS_SCALES) != 0u) {
-            if (SEARCHED) {
-                extremes = largest_of_lanes(extremes);
-            }
             if (LOOK != 0u) {
-                if (lane == 0u && runs > 0u) {
+                if (lane == 0u && block.runs > 0u) {
                     atomicMax(Word(whole).v, floatBitsToUint(extremes.x));
                 }
                 continue;
             }
             const uint64_t place = scale_place(SCALE_LAYOUT, o, i, uvec2(blocks_down, blocks_across));
-            const bool first = lane == 0u && runs > 0u;
-            const bool of_all = lane == 0u && block == 0u;
+            const bool first = lane == 0u && block.runs > 0u;
+            const bool of_all = lane == 0u && turn == 0u;
             float by = 1.0;
             if ((FLAGS & HAS_WHOLE) != 0u) {
                 const float most = uintBitsToFloat(Word(whole).v);
@@ -324,17 +377,14 @@ void main() {
             }
             divisor = of_code(code, SCALE_TYPE) * by;
         }
-        const Divisor by_scale = divisor_of(divisor);
+        const Divisor by_scale = divisor_of(divisor, finite);
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
-            const uint run = lane + t * LANES;
-            if (run < runs) {
-                store(row_0 + down(run, across), col_0 + (run - down(run, across) * across) * 8u, end, kept[t], by_scale, zero);
+            if (lane + t * LANES < block.runs) {
+                finish(block, lane + t * LANES, kept[t], by_scale, zero);
             }
         }
-        for (uint run = lane; KEPT == 0u && run < runs; run += LANES) {
-            const uint row = row_0 + down(run, across);
-            const uint col = col_0 + (run - down(run, across) * across) * 8u;
-            store(row, col, end, load(row, col, end), by_scale, zero);
+        for (uint run = lane; KEPT == 0u && run < block.runs; run += LANES) {
+            finish(block, run, load(block, run), by_scale, zero);
         }
     }
 }

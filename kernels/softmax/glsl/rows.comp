@@ -2,8 +2,8 @@
 
 // y = exp(scale · x − max) / Σ exp(scale · x − max) over each row, or its logarithm; a group takes a row at a time.
 //
-// Threads take runs of eight columns in turn, and keep their numbers where a row is no longer than KEPT runs of each. A longer row is
-// read twice: once for its largest number and the sum, kept together and rescaled when a larger one comes, once for the results.
+// Threads take runs of eight columns in turn, and keep them where a row is no longer than KEPT runs of each. A longer row is read
+// twice: once for its largest number and the sum, kept together and rescaled when a larger one comes, once for the results.
 // Threads add in order, then a group does.
 
 #include "common/glsl/numbers.glsl"
@@ -56,20 +56,20 @@ float most_of(float most, float numbers[8]) {
     return most;
 }
 
-// e^(x - most), or of logarithms the difference, in place; adds the powers to `sum`.
-void powers(inout float numbers[8], float most, inout float sum) {
+// Adds the powers e^(x - most) to `sum`.
+void powers(float numbers[8], float most, inout float sum) {
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        const float less = numbers[i] - most;
-        const float power = power_below(less);
-        sum += power;
-        numbers[i] = LOG != 0u ? less : power;
+        sum += power_below(numbers[i] - most);
     }
 }
 
-// Stores a run of differences or powers, less the logarithm of their sum or times its inverse.
-void finish(uint64_t y_row, uint col, float numbers[8], float last) {
+// Stores the results of a run: powers times the inverse of their sum, or differences less its logarithm.
+void finish(uint64_t y_row, uint col, Run run, float most, float last) {
+    float numbers[8];
+    scaled(run, col, numbers);
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        numbers[i] = LOG != 0u ? numbers[i] - last : numbers[i] * last;
+        const float less = numbers[i] - most;
+        numbers[i] = LOG != 0u ? less - last : power_below(less) * last;
     }
     store_run(y, y_row + col, WHOLE ? 8u : cols - col, Y_TYPE, WHOLE, numbers);
 }
@@ -82,7 +82,7 @@ void main() {
         const uint64_t x_row = uint64_t(row) * x_ld;
         const uint64_t y_row = uint64_t(row) * y_ld;
         Run kept[KEEP];
-        float numbers[KEEP][8];
+        float numbers[8];
         float most = nothing;
         float sum = 0.0;
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
@@ -92,18 +92,18 @@ void main() {
         }
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
-                scaled(kept[t], first + t * step, numbers[t]);
-                most = most_of(most, numbers[t]);
+                scaled(kept[t], first + t * step, numbers);
+                most = most_of(most, numbers);
             }
         }
         for (uint col = first; KEPT == 0u && col < cols; col += step) {
-            scaled(row_at(x_row, col), col, numbers[0]);
+            scaled(row_at(x_row, col), col, numbers);
             const float before = most;
-            most = most_of(most, numbers[0]);
+            most = most_of(most, numbers);
             // Where all is -infinity, less itself it would be NaN.
             if (most != nothing) {
                 sum = sum == 0.0 ? 0.0 : sum * power_below(before - most);
-                powers(numbers[0], most, sum);
+                powers(numbers, most, sum);
             }
         }
         const float of_row = group_max(most);
@@ -112,23 +112,22 @@ void main() {
         if (KEPT == 0u) {
             sum = sum == 0.0 ? 0.0 : sum * power_below(most - of_row);
         }
+        // Powers are computed again for the results: registers for them would cost more, since fewer groups had room.
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
-                powers(numbers[t], by, sum);
+                scaled(kept[t], first + t * step, numbers);
+                powers(numbers, by, sum);
             }
         }
         sum = group_sum(sum);
         const float last = LOG != 0u ? log_of(sum) : 1.0 / sum;
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
-                finish(y_row, first + t * step, numbers[t], last);
+                finish(y_row, first + t * step, kept[t], by, last);
             }
         }
         for (uint col = first; KEPT == 0u && col < cols; col += step) {
-            float none;
-            scaled(row_at(x_row, col), col, numbers[0]);
-            powers(numbers[0], by, none);
-            finish(y_row, col, numbers[0], last);
+            finish(y_row, col, row_at(x_row, col), by, last);
         }
     }
 }

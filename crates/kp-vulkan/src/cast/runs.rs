@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, push},
-    layouts::{counts, reads, stores, tiles, whole_runs},
+    layouts::{counts, reads, stores, tile_bits, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -83,7 +83,7 @@ impl Kernel<Cast> for Runs {
         let lines = u32::try_from(all).expect("`supports` counted them");
         let align = p.align().bytes();
         let runs = whole_runs(&rows(&p.x), cols, align) && whole_runs(&rows(&p.y), cols, align);
-        let tiles = tiles(device.caps(), lines, cols, p.x.dtype().bits());
+        let tiles = tiles(device.caps(), lines, cols, tile_bits(p.x.dtype(), p.y.dtype()));
         let propagates = u32::from(p.overflow == Overflow::Propagate);
         let types = [p.x.dtype(), p.y.dtype()].map(|dtype| dtype as u32);
         let own = [propagates, tiles.across, tiles.deep, runs.into()];

@@ -3,7 +3,7 @@
 
 use crate::{
     launch::{Arguments, Once, addr, push},
-    layouts::{RUN, counts, reads, scale_order, tiles, whole_runs},
+    layouts::{RUN, counts, reads, scale_order, tile_bits, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
 };
@@ -74,7 +74,7 @@ impl Kernel<Dequantize> for Elements {
         // Where all columns share a scale, whole runs do.
         let block = if block_cols == u32::MAX { 1 << 31 } else { block_cols };
         let block = if block.is_multiple_of(RUN) { block } else { 0 };
-        let tiles = tiles(device.caps(), p.rows, p.cols, p.q.dtype().bits());
+        let tiles = tiles(device.caps(), p.rows, p.cols, tile_bits(p.q.dtype(), p.y.dtype()));
         let own = [scale_order(format), flags, tiles.across, tiles.deep, runs.into(), block, block_rows];
         let build = Build { shader: &SHADER, constants: [types.as_slice(), &own].concat(), subgroup: None };
         let push = DequantizePush {
