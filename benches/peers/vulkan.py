@@ -1,14 +1,14 @@
 """kp through Vulkan beside PyTorch on one NVIDIA GPU, as records.
 
-    python3 vulkan.py KP OUT [--seconds N] [FAMILY ...]
+    python3 vulkan.py KP OUT [--seconds N] [--only PART] [FAMILY ...]
 
 KP is the program `kp` built with the feature `vulkan`, OUT the folder that the records go into. Families: gemm, attention, few_rows,
 decode, rows, quantize, elements; all if none is named. Needs PyTorch, Triton, the GPU and a Vulkan loader that finds its driver.
 
 Products and prefill have PyTorch's own as a rival (cuBLAS, and cuDNN's attention), one launch at a time after the L2 cache was
 overwritten, as `nvidia_gemm.py` does. What moves more than it computes has a copy of as many bytes by PyTorch, read and written, so that
-`ratio` is the share of the bandwidth; its operands exceed every cache, and launches follow each other. The rival is timed
-before and after kp, and its time is the mean of the two medians. `--seconds` ends the run early: what is left out is named.
+`ratio` is the share of the bandwidth; its operands exceed every cache, and launches follow each other. A rival is timed before and after
+kp, and its time is the mean of the two medians; a copy after kp. `--seconds` ends the run early: what is left out is named.
 """
 
 import argparse, json, os, pathlib, time
@@ -95,25 +95,25 @@ COPIES = {
 }
 
 
-def copy_ns(nbytes, warm):
+def copy_ns(nbytes, args):
     """Of a copy that reads and writes so many bytes together."""
     source = torch.empty(max(1, nbytes // 2), dtype=torch.uint8, device="cuda").random_(0, 256)
     target = torch.empty_like(source)
-    return median_ns(lambda: target.copy_(source), "graph", warm)
+    return median_ns(lambda: target.copy_(source), "graph", args)
 
 
 def run_kp(args, suite, problems, method):
-    options = ["--method", method, "--best", str(args.best), "--budget", args.budget, "--warm", f"{args.warm}ms"]
+    options = ["--method", method, "--best", str(args.best), "--budget", f"{args.budget}ms", "--warm", f"{args.warm}ms"]
     beside.run_kp(args.kp, args.out, suite, problems, options, os.environ | {"KP_DEVICE": "vulkan"})
 
 
 def beside_rivals(args, name):
-    suite, made = f"peers-vulkan-{name}", RIVALS[name]
+    suite, made = f"peers-vulkan-{name}", {problem: how for problem, how in RIVALS[name].items() if args.only in problem}
 
     def times():
         taken = {}
         for problem, (peer, make) in made.items():
-            taken[problem] = (peer, median_ns(make(), "flush", args.warm))
+            taken[problem] = (peer, median_ns(make(), "flush", args))
             torch.cuda.empty_cache()
         return taken
 
@@ -124,14 +124,14 @@ def beside_rivals(args, name):
 
 
 def beside_copies(args, name):
-    suite, problems = f"peers-vulkan-{name}", COPIES[name]
+    suite, problems = f"peers-vulkan-{name}", [problem for problem in COPIES[name] if args.only in problem]
     run_kp(args, suite, dict.fromkeys(problems), "repeat")
     path = max(args.out.glob(f"*/*-{suite}.jsonl"))
     rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     moved = {row["problem"]: round(row["gbs"] * row["median_ns"]) for row in rows}
     taken = {}
     for problem, nbytes in moved.items():
-        taken[problem] = ("torch copy", copy_ns(nbytes, args.warm))
+        taken[problem] = ("torch copy", copy_ns(nbytes, args))
         torch.cuda.empty_cache()
     return beside.merge(args.out, suite, taken)
 
@@ -142,8 +142,9 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("families", nargs="*")
     parser.add_argument("--best", type=int, default=2, help="candidates of kp to time, of those that rank first")
-    parser.add_argument("--budget", default="60ms", help="time for the samples of each")
+    parser.add_argument("--budget", type=int, default=60, help="milliseconds for the samples of each")
     parser.add_argument("--warm", type=int, default=80, help="milliseconds of the problem before each time")
+    parser.add_argument("--only", default="", metavar="PART", help="problems whose text contains this")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     args = parser.parse_intermixed_args()
     end = time.monotonic() + args.seconds
