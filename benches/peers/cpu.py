@@ -1,6 +1,6 @@
 """kp beside PyTorch and ONNX Runtime on this machine's processor, as records.
 
-    python3 cpu.py KP OUT [--threads 1,2] [--only PART] [FAMILY ...]
+    python3 cpu.py KP OUT [--threads 1,2] [--only PART] [--method repeat] [FAMILY ...]
 
 KP is the program `kp`, OUT the folder that the records go into, FAMILY one of those below; all if none is named. Needs PyTorch;
 ONNX Runtime takes part if it is installed.
@@ -420,6 +420,7 @@ def main():
     parser.add_argument("families", nargs="*")
     parser.add_argument("--threads", default="1,2", help="numbers of threads, a run for each")
     parser.add_argument("--only", default="", help="problems that contain this")
+    parser.add_argument("--method", choices=("repeat", "rotate"), help="rows that are timed so; all if none is named")
     parser.add_argument("--best", type=int, default=3, help="candidates of kp to time, of those that rank first")
     parser.add_argument("--budget", default="500ms", help="time for the samples of each")
     args = parser.parse_intermixed_args()
@@ -432,7 +433,7 @@ def main():
             torch.set_num_threads(threads)
             for name in args.families or FAMILIES:
                 rows, done = [row for row in FAMILIES[name]() if args.only in row.problem], {}
-                for method in ("repeat", "rotate"):
+                for method in (args.method,) if args.method else ("repeat", "rotate"):
                     some = [row for row in rows if row.cold == (method == "rotate")]
                     if some:
                         done |= measure(args, name, some, method, threads)

@@ -111,6 +111,8 @@ pub(super) struct InPlace<'t> {
     /// One for each number of rows from 1 to [`tile::MOST`].
     pub(super) loops: &'t [Whole; tile::MOST],
     pub(super) panels: &'t Panels,
+    /// The panel that the thread most likely takes next.
+    pub(super) next: usize,
     /// Elements of k that are read at a time.
     pub(super) depth: usize,
     pub(super) k: usize,
@@ -177,7 +179,7 @@ impl InPlace<'_> {
 
     /// What is read after elements `inner` of panel `p`.
     fn wanted_after(&self, p: usize, inner: &Range<usize>) -> Wanted {
-        let (p, first) = if inner.end < self.k { (p, inner.end) } else { (p + 1, 0) };
+        let (p, first) = if inner.end < self.k { (p, inner.end) } else { (self.next, 0) };
         if p >= self.panels.count() {
             return Wanted::row(std::ptr::null::<u8>(), 0);
         }

@@ -357,6 +357,9 @@ impl<E: Tail> Tiles<E> {
             factors.fill(numbers::get(DType::F32, product.a.global, 0));
         }
         column_factors.fill(unit);
+        // Tasks are taken in turn, those of one panel first.
+        let others = (threads::count() / item.rows.div_ceil(ROWS)).saturating_sub(1);
+        let next = run.end + others * run.len();
         for (i, p) in run.clone().enumerate() {
             let sums = &mut all_sums[i * held * width..(i + 1) * held * width];
             match (&self.loops, self.way) {
@@ -365,6 +368,7 @@ impl<E: Tail> Tiles<E> {
                         way: self.way,
                         loops,
                         panels: &self.panels,
+                        next: if p + 1 < run.end { p + 1 } else { next },
                         depth: self.depth,
                         k: self.spec.k as usize,
                         b: &product.b,
