@@ -151,7 +151,17 @@ impl Side<'_> {
                 for first in (0..rows).step_by(TURN_ROWS) {
                     let some = (rows - first).min(TURN_ROWS);
                     for (o, line) in lines.chunks_exact_mut(TURN_LD).take(some).enumerate() {
-                        self.row(batch, outer.start + first + o, range.clone(), scaling, &mut line[..range.len()]);
+                        let (o, line) = (outer.start + first + o, &mut line[..range.len()]);
+                        self.line(batch, o, range.clone(), scaling, line);
+                        // Blocks are too short for a loop of unknown length to become vector code that pays.
+                        self.each_block(batch, o, range.clone(), scaling, line, |x, scale, zero| {
+                            let mut vectors = x.chunks_exact_mut(I::N);
+                            for x in &mut vectors {
+                                let moved = I::minus(I::load(x), I::splat(zero));
+                                I::store(I::times(moved, I::splat(scale)), x);
+                            }
+                            vectors.into_remainder().iter_mut().for_each(|x| *x = (*x - zero) * scale);
+                        });
                     }
                     turn::<I, R>((&lines, TURN_LD), (some, range.len()), (&mut out[first..], width));
                 }
@@ -284,6 +294,22 @@ impl Side<'_> {
     #[inline(always)]
     pub(crate) fn row<R: Real>(&self, batch: usize, o: usize, inner: Range<usize>, scaling: Scaling, out: &mut [R]) {
         self.line(batch, o, inner.clone(), scaling, out);
+        self.each_block(batch, o, inner, scaling, out, |x, scale, zero| {
+            x.iter_mut().for_each(|x| *x = (*x - zero) * scale);
+        });
+    }
+
+    /// Gives `apply` each block's part of a line, its scale and its zero point, if there are such.
+    #[inline(always)]
+    fn each_block<R: Real>(
+        &self,
+        batch: usize,
+        o: usize,
+        inner: Range<usize>,
+        scaling: Scaling,
+        out: &mut [R],
+        apply: impl Fn(&mut [R], R, R),
+    ) {
         if self.meta.is_some() || self.matrix.format.scheme == Scheme::None {
             return;
         }
@@ -295,9 +321,7 @@ impl Side<'_> {
             self.scales_along(batch, o, some.clone(), scaling, &mut scales[..some.len()], &mut zeros[..some.len()]);
             for ((b, &scale), &zero) in some.zip(&scales).zip(&zeros) {
                 let part = (b * block).max(inner.start)..(b + 1).saturating_mul(block).min(inner.end);
-                for x in &mut out[part.start - inner.start..part.end - inner.start] {
-                    *x = (*x - zero) * scale;
-                }
+                apply(&mut out[part.start - inner.start..part.end - inner.start], scale, zero);
             }
         }
     }
