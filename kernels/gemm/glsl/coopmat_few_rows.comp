@@ -50,6 +50,8 @@ layout(constant_id = 18) const uint STEPS = 1u;
 
 // Whether lanes that share a line have scales of their own, with which their numbers of f16 are multiplied: 1 powers of two, 2 E4M3.
 layout(constant_id = 19) const uint OWN_SCALES = 0u;
+// Bits: A's numbers are under way with B's, rather than found in a cache when they are needed; B passes by the cache that they are in.
+layout(constant_id = 21) const uint AHEAD = 0u;
 // Whether lanes have of matrices what is told above.
 layout(constant_id = 20) const bool KNOWN = false;
 
@@ -77,6 +79,7 @@ shared uint pairs[PAIRS];
 
 // As others, of what nobody writes meanwhile.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Four { uvec4 v; };
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent readonly buffer Fresh { uvec4 v; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Two { uvec2 v; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer One { uint v; };
 
@@ -219,7 +222,7 @@ uvec4 piece_of(uint64_t line, uint at) {
 // The same of one that is all there and may be loaded at once.
 uvec4 whole_piece(uint64_t from) {
     if (WORDS == 4u) {
-        return Four(from).v;
+        return (AHEAD & 2u) != 0u ? Fresh(from).v : Four(from).v;
     }
     return WORDS == 2u ? uvec4(Two(from).v, 0u, 0u) : uvec4(One(from).v, 0u, 0u, 0u);
 }
@@ -296,6 +299,7 @@ void main() {
             }
             uvec4 next[PIECES];
             uvec2 next_scales[PIECES];
+            uvec4 next_inputs[STEPS * EIGHTS * HALVES];
             [[unroll]] for (uint i = 0u; i < PIECES; i++) {
                 next_scales[i] = uvec2(0u);
             }
@@ -303,6 +307,10 @@ void main() {
             for (uint k_1 = gl_SubgroupID * STRIDE; k_1 < k + SUBGROUPS * STRIDE; k_1 += SUBGROUPS * STRIDE) {
                 uvec4 now[PIECES];
                 uvec2 now_scales[PIECES];
+                uvec4 now_inputs[STEPS * EIGHTS * HALVES];
+                [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
+                    now_inputs[i] = next_inputs[i];
+                }
                 [[unroll]] for (uint i = 0u; i < PIECES; i++) {
                     now[i] = next[i];
                     now_scales[i] = next_scales[i];
@@ -311,7 +319,19 @@ void main() {
                     [[unroll]] for (uint i = 0u; i < PIECES; i++) {
                         next[i] = whole_piece(pieces_from[i % (2u * COLS)] + (k_1 + i / (2u * COLS) * SPAN) * BITS / 8u);
                     }
+                    if ((AHEAD & 1u) != 0u) {
+                        [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
+                            const uint at = k_1 + i / HALVES / EIGHTS * SPAN + 8u * (i / HALVES % EIGHTS);
+                            next_inputs[i] = Four(inputs_from[i % HALVES] + 2u * at).v;
+                        }
+                    }
                 } else if (RUNS != 7u && k_1 < k) {
+                    if ((AHEAD & 1u) != 0u) {
+                        [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
+                            const uint at = k_1 + i / HALVES / EIGHTS * SPAN + 8u * (i / HALVES % EIGHTS);
+                            next_inputs[i] = eight_inputs(a_origin, rows[i % HALVES], at + part);
+                        }
+                    }
                     [[unroll]] for (uint i = 0u; i < PIECES; i++) {
                         next[i] = piece_of(lines[i % (2u * COLS)], k_1 + i / (2u * COLS) * SPAN + part);
                     }
@@ -340,7 +360,11 @@ void main() {
                         break;
                     }
                     uvec4 inputs[EIGHTS * HALVES];
-                    if (whole) {
+                    if ((AHEAD & 1u) != 0u) {
+                        [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
+                            inputs[i] = now_inputs[s * EIGHTS * HALVES + i];
+                        }
+                    } else if (whole) {
                         [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
                             inputs[i] = Four(inputs_from[i % HALVES] + 2u * (from + 8u * (i / HALVES))).v;
                         }

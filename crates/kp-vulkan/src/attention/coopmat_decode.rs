@@ -124,14 +124,14 @@ impl Kernel<Attention> for CoopmatDecode {
         let way = &WAYS[usize::from(variant.0)];
         let width = width(caps, p).unwrap_or(1);
         let groups = (tiles(p, width) as f64 * f64::from(way.splits(caps, p, width))).max(1.0);
-        // A unit brings its share of the memory's speed with as many groups as it has room for, and less with fewer.
-        let full = f64::from(room(width)) * f64::from(caps.units.max(1));
-        let busy = (groups / full).min(1.0);
-        // What is left over when all units are busy makes another round.
-        let rounds = (groups / full).ceil() / (groups / full).max(1.0);
+        // A unit brings its share of the memory's speed with as many groups as it has room for, and less with fewer; what is left over
+        // makes another round.
+        let share = groups / (f64::from(room(width)) * f64::from(caps.units.max(1)));
+        let rounds = share.ceil() / share;
+        let slower = if width == 8 { 1.13 } else { 1.27 };
         let again = rows(p).div_ceil(width.into()) as f64;
         let launches = if way.split { 2.0 } else { 1.0 };
-        let moved = 1.15 * rounds.max(1.0) * again * p.bytes() as f64 / (caps.bytes_per_s * busy);
+        let moved = slower * rounds * again * p.bytes() as f64 / caps.bytes_per_s;
         Nanos::from_secs(launches * caps.launch_ns as f64 * 1e-9 + moved)
     }
 
@@ -151,5 +151,34 @@ impl Kernel<Attention> for CoopmatDecode {
             splits: way.splits(caps, p, width),
         };
         plan(device, p, variant, main)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kp_hal::{
+        DeviceKind,
+        caps::{MmaScope, MmaShape},
+    };
+
+    #[test]
+    fn groups_are_as_many_as_run_at_once() {
+        let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.4");
+        (caps.units, caps.max_threads, caps.shared_bytes, caps.lanes) = (132, 1024, 48 << 10, 32);
+        let mma =
+            |n| MmaShape { m: 16, n, k: 16, a: DType::F16, b: DType::F16, d: DType::F32, scope: MmaScope::Subgroup };
+        let of = |caps: &Caps, text: &str| {
+            let p: AttentionProblem = text.parse().expect("a problem");
+            width(caps, &p).map(|n| (n, WAYS[0].splits(caps, &p, n)))
+        };
+        let eight = "attention 1x64:8x1:65536x128 f16:f16:f16";
+        assert_eq!(of(&caps, eight), None, "no shape is listed");
+        caps.mma_shapes = vec![mma(16)];
+        assert_eq!(of(&caps, eight), Some((16, 33)));
+        caps.mma_shapes.push(mma(8));
+        assert_eq!(of(&caps, eight), Some((8, 49)));
+        assert_eq!(of(&caps, "attention 1x128:8x1:65536x128 f16:f16:f16"), Some((16, 33)));
+        assert_eq!(of(&caps, "attention 1x64:8x1:1024x128 f16:f16:f16"), Some((8, 4)), "no part is a few keys");
     }
 }

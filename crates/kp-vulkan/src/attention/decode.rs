@@ -126,7 +126,14 @@ impl Kernel<Attention> for Decode {
         let busy = (groups / (2.0 * f64::from(caps.units.max(1)))).min(1.0);
         let again = rows(p).div_ceil(tile.into()) as f64;
         let launches = if split { 2.0 } else { 1.0 };
-        let moved = 1.3 * again * p.bytes() as f64 / (caps.bytes_per_s * busy);
+        // The more rows share keys, the more registers a thread needs for them.
+        let slower = match tile {
+            1 => 1.1,
+            2 => 1.15,
+            3..=4 => 1.25,
+            _ => 2.3,
+        };
+        let moved = slower * again * p.bytes() as f64 / (caps.bytes_per_s * busy);
         Nanos::from_secs(launches * caps.launch_ns as f64 * 1e-9 + moved)
     }
 

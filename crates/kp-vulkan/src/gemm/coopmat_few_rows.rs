@@ -40,15 +40,17 @@ struct Group {
     subgroups: u32,
     /// Pieces of each line that a lane has under way.
     steps: u32,
+    /// `AHEAD` of the shader.
+    ahead: u32,
 }
 
 /// Variants; append only, because wisdom names them by their place. On an H200 the first is best for 16 bits, the second for 8, the
-/// third for 4 bits and the last for those in more than four rows.
+/// third for E2M1 and NF4, the last for whole numbers of 4 bits.
 const GROUPS: [Group; 4] = [
-    Group { cols: 1, subgroups: 8, steps: 2 },
-    Group { cols: 1, subgroups: 8, steps: 1 },
-    Group { cols: 1, subgroups: 4, steps: 1 },
-    Group { cols: 2, subgroups: 4, steps: 1 },
+    Group { cols: 1, subgroups: 8, steps: 2, ahead: 0 },
+    Group { cols: 1, subgroups: 8, steps: 1, ahead: 2 },
+    Group { cols: 1, subgroups: 4, steps: 1, ahead: 2 },
+    Group { cols: 2, subgroups: 4, steps: 1, ahead: 3 },
 ];
 
 /// Whether lanes have scales of their own, as `OWN_SCALES` of the shader: f16 holds a code of E2M1 times a scale of either scheme.
@@ -136,11 +138,12 @@ impl Kernel<Gemm> for CoopmatFewRows {
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
-        let (best, slower) = match (p.b.dtype().bits(), p.m) {
-            (16, _) => (0, 1.1),
-            (8, _) => (1, 1.25),
-            (_, 0..=4) => (2, 1.5),
-            _ => (3, 1.9),
+        let (best, slower) = match (p.b.dtype(), p.b.dtype().bits()) {
+            (_, 16) => (0, 1.1),
+            (_, 8) => (1, 1.25),
+            (DType::E2m1, _) => (2, 2.0),
+            (DType::Nf4, _) => (2, 3.1),
+            _ => (3, 1.5),
         };
         let other = if variant.0 == best { 1.0 } else { 1.2 };
         let moved = slower * p.bytes() as f64 / caps.bytes_per_s;
@@ -169,6 +172,7 @@ impl Kernel<Gemm> for CoopmatFewRows {
                 group.steps,
                 own_scales(p.b.format),
                 vulkan.has_lanes(p.a.dtype(), width).into(),
+                group.ahead,
             ],
             subgroup: Some(caps.lanes),
             tile: (width, group.cols * M),
@@ -176,5 +180,44 @@ impl Kernel<Gemm> for CoopmatFewRows {
         let code = product(device, p.spec(), main)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kp_hal::{
+        DeviceKind,
+        caps::{MmaScope, MmaShape},
+    };
+
+    fn problem(text: &str) -> GemmProblem {
+        text.parse().expect("a problem")
+    }
+
+    #[test]
+    fn pieces_are_as_long_as_they_have_a_scale() {
+        let of = |b: &str| words(problem(&format!("gemm 1x1x8x256 f16:{b}:f16 b=col")).b.format);
+        let all = ["f16", "e4m3@1x128", "i4@g128/f16", "i4@g64/f16", "i4@g32/f16", "e2m1@mx", "e2m1@nv", "e4m3@mx"];
+        assert_eq!(all.map(of), [4, 4, 4, 2, 1, 4, 4, 2].map(Some));
+    }
+
+    #[test]
+    fn what_the_driver_does_not_list_is_not_run() {
+        let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.4");
+        (caps.max_threads, caps.shared_bytes, caps.lanes) = (1024, 48 << 10, 32);
+        let mma =
+            |n| MmaShape { m: 16, n, k: 16, a: DType::F16, b: DType::F16, d: DType::F32, scope: MmaScope::Subgroup };
+        let supports = |caps: &Caps, m: u32| {
+            CoopmatFewRows.supports(caps, &problem(&format!("gemm 1x{m}x8x64 f16:f16:f16 b=col")))
+        };
+        caps.mma_shapes = vec![mma(8)];
+        assert_eq!(supports(&caps, 1), Err(Unsupported::Feature { need: COOPMAT }), "shapes without the feature");
+        caps.set_features([COOPMAT]);
+        assert!(supports(&caps, 8).is_ok() && supports(&caps, 9).is_err());
+        caps.mma_shapes = vec![mma(16)];
+        assert!(supports(&caps, 16).is_ok());
+        caps.mma_shapes = vec![MmaShape { k: 8, ..mma(8) }];
+        assert!(supports(&caps, 1).is_err(), "another depth");
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     shaders::{Shader, shader},
 };
 use kp_hal::{
-    Caps, DType, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    Caps, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Spec},
     source_hash,
 };
@@ -110,18 +110,17 @@ impl Kernel<Gemm> for FewRows {
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
-        let best = match p.b.dtype().bits() {
-            4 => 1,
-            8 => 2,
-            _ if p.m > 2 => 3,
-            _ => 0,
+        // The more codes a byte has and the more rows there are, the less is left of the memory's speed.
+        let (best, slower, each) = match p.b.dtype().bits() {
+            4 => (1, 2.6, 1.2),
+            8 => (2, 1.5, 0.5),
+            _ if p.m > 2 => (3, 1.2, 0.25),
+            _ => (0, 1.2, 0.25),
         };
         let other = if variant.0 == best { 1.0 } else { 1.2 };
-        // Memory, or arithmetic: a weight is unpacked once and multiplied in every row.
-        let weights = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k);
-        let operations = weights * (2.0 * f64::from(p.m) + 2.5) / (0.65 * caps.rates.get(DType::F32));
-        let moved = 1.2 * p.bytes() as f64 / caps.bytes_per_s;
-        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + other * moved.max(operations))
+        let slower = slower + each * (f64::from(p.m) - 1.0).max(0.0);
+        let moved = slower * p.bytes() as f64 / caps.bytes_per_s;
+        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + other * moved)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
