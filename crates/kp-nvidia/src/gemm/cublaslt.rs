@@ -179,9 +179,9 @@ fn estimate(caps: &Caps, spec: &GemmSpec, variant: Variant) -> Nanos {
     let waves = batch * (f64::from(spec.m) / rows).ceil() * (f64::from(spec.n) / 128.0).ceil() / units;
     // It parts k where tiles are few, down to about half of a unit's share, but not with scales of rows.
     let waves = if waves < 1.0 && !by_rows { waves.max(0.5) } else { waves.ceil() };
-    let per_tile = 2.0 * rows * 128.0 * f64::from(spec.k) / (caps.rates.get(spec.rate_dtype()) / units * SUSTAINED);
+    let products = 2.0 * rows * 128.0 * f64::from(spec.k) / (caps.rates.get(spec.rate_dtype()) / units * SUSTAINED);
     let bytes = spec.bytes() as f64 / (caps.bytes_per_s * MEMORY);
-    let longest = (waves * per_tile).powi(SHARPNESS) + bytes.powi(SHARPNESS);
+    let longest = (waves * (products + END)).powi(SHARPNESS) + bytes.powi(SHARPNESS);
     let worse = 1.0 + 0.03 * f64::from(variant.0);
     Nanos::from_secs((longest.powf(1.0 / f64::from(SHARPNESS)) + OVERHEAD) * worse)
 }
@@ -191,6 +191,8 @@ fn estimate(caps: &Caps, spec: &GemmSpec, variant: Variant) -> Nanos {
 
 /// Of the peak, on large products.
 const SUSTAINED: f64 = 0.67;
+/// Of a tile that no products hide, in seconds.
+const END: f64 = 0.9e-6;
 /// Of the memory's peak.
 const MEMORY: f64 = 0.85;
 /// The power mean's exponent.
