@@ -1,6 +1,7 @@
 //! One error type, one pointer wide. Messages say what was asked, what was found, and the unit.
 
 use crate::{
+    fault::Fault,
     op::{ArgError, BadProblem},
     support::Unsupported,
 };
@@ -72,21 +73,6 @@ pub struct DriverError {
     pub code: i64,
     /// What the driver calls that.
     pub text: Cow<'static, str>,
-}
-
-/// An asynchronous failure, narrowed to what is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// Everything up to and including this mark of the queue had completed.
-    pub last_good: u64,
-    /// The newest mark that may have caused it.
-    pub suspect: u64,
-    /// Kernels launched in between, oldest first.
-    pub kernels: Vec<&'static str>,
-    /// What the driver said.
-    pub driver: DriverError,
-    /// No queue of this device will work again.
-    pub device_lost: bool,
 }
 
 impl Error {
@@ -173,21 +159,6 @@ impl fmt::Display for DriverError {
     }
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { last_good, suspect, kernels, driver, device_lost } = self;
-        write!(f, "work between marks {last_good} and {suspect} failed: {driver}; launched there: ")?;
-        match &kernels[..] {
-            [] => f.write_str("no kernel")?,
-            [first, rest @ ..] => {
-                f.write_str(first)?;
-                rest.iter().try_for_each(|kernel| write!(f, ", {kernel}"))?;
-            }
-        }
-        f.write_str(if *device_lost { "; the device is lost" } else { "" })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,18 +170,6 @@ mod tests {
 
     #[test]
     fn messages_name_the_numbers() {
-        let fault = Fault {
-            last_good: 3,
-            suspect: 5,
-            kernels: vec!["simt_f32", "sm90_bf16"],
-            driver: DriverError { call: "cuStreamSynchronize", code: 700, text: "illegal address".into() },
-            device_lost: true,
-        };
-        assert_eq!(
-            Error::from(fault).to_string(),
-            "work between marks 3 and 5 failed: cuStreamSynchronize returned 700: illegal address; \
-             launched there: simt_f32, sm90_bf16; the device is lost"
-        );
         let shapes = BadOperands {
             op: "matmul",
             operands: vec![("a", "4x5".into()), ("b", "6x7".into())],

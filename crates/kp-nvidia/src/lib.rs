@@ -27,7 +27,6 @@ pub mod compile;
 mod caps;
 mod device;
 mod driver;
-mod fault;
 mod gemm;
 mod graph;
 mod grouped_gemm;

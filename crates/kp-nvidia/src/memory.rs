@@ -11,7 +11,6 @@ mod idle;
 
 use crate::{
     driver::{Context, Event, NOT_READY, OUT_OF_MEMORY, Status, Stream},
-    fault::lost,
     timeline::{Fence, Timelines},
 };
 use cudarc::driver::sys::{
@@ -147,15 +146,13 @@ impl Memory {
         match status.code {
             0 => Ok(Held { memory: self.clone(), block: Block { addr, bytes: size, kind } }),
             OUT_OF_MEMORY => Err(self.full(bytes, kind)?.into()),
-            _ => Err(self.timelines.refused(status)),
+            _ => Err(status.refused(self.timelines.lost())),
         }
     }
 
     /// A block that was used before.
     fn reuse(&self, bytes: u64, kind: MemoryKind) -> Result<Option<Block>> {
-        if let Some(error) = self.timelines.lost() {
-            return Err(lost(error));
-        }
+        self.timelines.lost().check()?;
         let mut unused = self.unused();
         self.collect(&mut unused, false, self.backlog)?;
         Ok(unused.idle(kind).take(bytes))
@@ -308,7 +305,7 @@ impl Memory {
     }
 
     fn check(&self, status: Status) -> Result<()> {
-        if status.is_ok() { Ok(()) } else { Err(self.timelines.refused(status)) }
+        if status.is_ok() { Ok(()) } else { Err(status.refused(self.timelines.lost())) }
     }
 
     fn set(&self, attribute: CUmemPool_attribute, mut value: u64) -> Result<()> {

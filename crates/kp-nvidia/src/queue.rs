@@ -3,7 +3,6 @@
 use crate::{
     device::NvidiaDevice,
     driver::{Context, Event, NOT_READY, Status, Stream},
-    fault::Launches,
     graph::Recording,
     memory::Held,
     staging::SLOT_BYTES,
@@ -12,7 +11,7 @@ use crate::{
 };
 use kp_hal::{
     ArgError, Device, DeviceId, Error, ErrorKind, Fault, Graph, MemoryKind, Nanos, Point, Queue, Result, Slice,
-    SliceMut, device::same_length,
+    SliceMut, device::same_length, fault::Launches,
 };
 use std::sync::Arc;
 
@@ -40,7 +39,7 @@ pub struct NvidiaQueue {
 impl NvidiaQueue {
     pub(crate) fn new(device: Arc<NvidiaDevice>, stream: Stream, foreign: bool) -> Self {
         let (context, timeline) = (device.context().clone(), device.timelines().start(stream, foreign));
-        let (launches, maps) = (Launches::new(), MapCache::new());
+        let (launches, maps) = (Launches::default(), MapCache::new());
         Self { device, context, timeline, done: 0, launches, scratch: None, maps, recording: None, fault: None }
     }
 
@@ -133,7 +132,7 @@ impl NvidiaQueue {
             return status.error().into();
         }
         let marks = self.timeline.marks();
-        let fault = self.launches.fault(self.done, marks, status, self.device.timelines());
+        let fault = self.launches.fault(self.done, marks, status.error(), self.device.timelines().lost());
         self.fault.insert(Box::new(fault)).as_ref().clone().into()
     }
 

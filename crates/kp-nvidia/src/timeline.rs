@@ -1,7 +1,7 @@
 //! What a device knows of its queues: their streams, their marks, and where they are.
 
 use crate::driver::{Context, Event, NOT_READY, Status, Stream};
-use kp_hal::{DriverError, Point, Result};
+use kp_hal::{Point, Result, fault::Lost};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError,
     atomic::{AtomicU32, AtomicU64, Ordering},
@@ -175,7 +175,7 @@ pub(crate) struct Timelines {
     list: Mutex<Vec<Arc<Timeline>>>,
     visitors: Mutex<Vec<Arc<Event>>>,
     numbers: AtomicU32,
-    lost: OnceLock<DriverError>,
+    lost: Lost,
 }
 
 impl Timelines {
@@ -214,14 +214,9 @@ impl Timelines {
         list.clone()
     }
 
-    /// Remembers the first error that ended the context; every later one is its echo.
-    pub(crate) fn lose(&self, error: DriverError) -> &DriverError {
-        self.lost.get_or_init(|| error)
-    }
-
-    /// The error that ended the context.
-    pub(crate) fn lost(&self) -> Option<&DriverError> {
-        self.lost.get()
+    /// Whether the context has ended.
+    pub(crate) fn lost(&self) -> &Lost {
+        &self.lost
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Arc<Timeline>>> {

@@ -4,7 +4,6 @@ use crate::{
     KERNELS, NAME,
     caps::{self, WIDTHS},
     driver::{self, Logical, Seen, Status},
-    fault::Lost,
     memory::Memory,
     peaks,
     pipelines::{Build, Function, Pipelines},
@@ -15,7 +14,7 @@ use crate::{
 };
 use kp_hal::{
     Backend, Buffer, Caps, DType, Device, DeviceId, DeviceInfo, DeviceKind, Error, ErrorKind, Kernels, MemoryInfo,
-    MemoryKind, Queue, Result,
+    MemoryKind, Queue, Result, fault::Lost,
 };
 use std::{
     fmt,
@@ -132,7 +131,7 @@ impl VulkanDevice {
     pub(crate) fn function(&self, build: &Build) -> Result<Function> {
         // Whatever keeps the device from answering, kernels do without.
         let native = self.native.get_or_init(|| self.asked().is_native().unwrap_or(false));
-        self.pipelines.function(build, *native).map_err(|status| self.lost.refused(status))
+        self.pipelines.function(build, *native).map_err(|status| status.refused(&self.lost))
     }
 
     /// Whether lanes have of the matrices of 16×`n`×16 that the driver lists for `dtype`, f16 or bf16, what kernels that fill them from

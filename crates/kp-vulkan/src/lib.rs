@@ -35,7 +35,6 @@ mod commands;
 mod dequantize;
 mod device;
 mod driver;
-mod fault;
 mod gather;
 mod gemm;
 mod graph;

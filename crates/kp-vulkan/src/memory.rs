@@ -8,11 +8,10 @@ mod ranges;
 
 use crate::{
     driver::{Logical, Status, checked},
-    fault::Lost,
     timeline::{Timeline, Timelines},
 };
 use ash::vk;
-use kp_hal::{Allocation, ErrorKind, MemoryInfo, MemoryKind, Result};
+use kp_hal::{Allocation, ErrorKind, MemoryInfo, MemoryKind, Result, fault::Lost};
 use ranges::Ranges;
 use std::{
     collections::VecDeque,
@@ -104,7 +103,7 @@ impl Memory {
             return Err(self.full(bytes, kind)?.into());
         };
         let mut state = self.state();
-        self.collect(&mut state, false).map_err(|status| self.lost.refused(status))?;
+        self.collect(&mut state, false).map_err(|status| status.refused(&self.lost))?;
         if let Some(held) = self.take(&mut state, size, kind) {
             return Ok(held);
         }
@@ -123,7 +122,7 @@ impl Memory {
                 drop(state);
                 return Err(self.full(bytes, kind)?.into());
             }
-            Err(status) => return Err(self.lost.refused(status)),
+            Err(status) => return Err(status.refused(&self.lost)),
         }
         Ok(self.take(&mut state, size, kind).expect("a block was made that holds it"))
     }
@@ -245,7 +244,7 @@ impl Memory {
         let Logical { seen, loader, .. } = &*self.device;
         let (heap, total) = self.heap(kind);
         let mut state = self.state();
-        self.collect(&mut state, false).map_err(|status| self.lost.refused(status))?;
+        self.collect(&mut state, false).map_err(|status| status.refused(&self.lost))?;
         let blocks = || state.pool_of(kind).0.iter().flatten();
         let (held, used) =
             (blocks().map(|b| b.ranges.bytes()).sum::<u64>(), blocks().map(|b| b.ranges.used()).sum::<u64>());

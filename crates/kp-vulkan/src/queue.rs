@@ -4,7 +4,6 @@ use crate::{
     commands::{self, Commands},
     device::VulkanDevice,
     driver::{self, Logical, Status, checked},
-    fault::Launches,
     graph::Recording,
     memory::Held,
     staging::{SLOT_BYTES, Staging},
@@ -14,7 +13,7 @@ use crate::{
 use ash::vk;
 use kp_hal::{
     ArgError, Device, DeviceId, Error, ErrorKind, Fault, Graph, MemoryKind, Nanos, Point, Queue, Result, Slice,
-    SliceMut, device::same_length,
+    SliceMut, device::same_length, fault::Launches,
 };
 use std::sync::Arc;
 
@@ -47,13 +46,13 @@ impl VulkanQueue {
             let queries = checked("vkCreateQueryPool", unsafe { logical.create_query_pool(&info, None) })?;
             Ok((timeline, commands, queries))
         };
-        let (timeline, commands, queries) = made().map_err(|status| device.lost().refused(status))?;
+        let (timeline, commands, queries) = made().map_err(|status: Status| status.refused(device.lost()))?;
         Ok(Self {
             commands,
             staging: Staging::default(),
             scratch: None,
             recording: None,
-            launches: Launches::new(),
+            launches: Launches::default(),
             queries,
             done: 0,
             fault: None,
@@ -104,7 +103,7 @@ impl VulkanQueue {
         if !status.is_lost() {
             return status.error().into();
         }
-        let fault = self.launches.fault(self.done, self.timeline.marks(), status, self.device.lost());
+        let fault = self.launches.fault(self.done, self.timeline.marks(), status.error(), self.device.lost());
         self.fault.insert(Box::new(fault)).as_ref().clone().into()
     }
 

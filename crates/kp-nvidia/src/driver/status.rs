@@ -1,7 +1,7 @@
 //! What a call of the driver returned.
 
 use super::table::symbol;
-use kp_hal::{DriverError, Result};
+use kp_hal::{DriverError, Error, Result, fault::Lost};
 use std::{
     borrow::Cow,
     ffi::{CStr, c_char},
@@ -60,6 +60,11 @@ impl Status {
     #[cold]
     pub(crate) fn error(self) -> DriverError {
         DriverError { call: self.call, code: self.code.into(), text: super::words(self.code) }
+    }
+
+    /// The error for a call that belongs to no queue.
+    pub(crate) fn refused(self, lost: &Lost) -> Error {
+        if self.is_lost() { lost.tell(self.error()) } else { self.error().into() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Results of the driver in words, and what they mean for what comes after.
 
 use ash::vk;
-use kp_hal::DriverError;
+use kp_hal::{DriverError, Error, fault::Lost};
 
 /// What a call returned that did not succeed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +28,11 @@ impl Status {
 
     pub(crate) fn error(self) -> DriverError {
         DriverError { call: self.call, code: self.code.as_raw().into(), text: self.code.to_string().into() }
+    }
+
+    /// The error for a call that belongs to no queue.
+    pub(crate) fn refused(self, lost: &Lost) -> Error {
+        if self.is_lost() { lost.tell(self.error()) } else { self.error().into() }
     }
 }
 
