@@ -2,10 +2,9 @@
 
 mod bench;
 mod bundle;
-mod kernels;
+mod compilers;
 mod model;
 mod new;
-mod shaders;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -19,7 +18,7 @@ struct Cli {
     task: Task,
 }
 
-/// One row a task; each lives in the module of its name.
+/// One row a task; each lives in the module of its name, those that compile in `compilers`.
 #[derive(Subcommand)]
 enum Task {
     /// Check what a machine can check of how the code is built and written.
@@ -30,9 +29,9 @@ enum Task {
     /// Run benches on what this machine has and compare them with its records.
     Bench(bench::Args),
     /// Compile device kernels without a device: to check them, or to make the pack that a program embeds.
-    Kernels(kernels::Args),
+    Kernels(compilers::Args),
     /// Compile GLSL to the SPIR-V that kp-vulkan embeds; needs a C++ compiler.
-    Shaders(shaders::Args),
+    Shaders(compilers::Args),
     /// Pack kp, the backends' tests and benches and a script, for machines without Rust.
     Bundle(bundle::Args),
     /// Bring the weights of a model that the examples and benches use.
@@ -44,8 +43,8 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::report(&root()).map(|findings| findings == 0),
         Task::New(new) => new::run(&root(), &new).map(|()| true),
         Task::Bench(args) => bench::run(&root(), &args),
-        Task::Kernels(args) => kernels::run(&root(), &args),
-        Task::Shaders(args) => shaders::run(&root(), &args),
+        Task::Kernels(args) => compilers::kernels(&root(), &args),
+        Task::Shaders(args) => compilers::shaders(&root(), &args),
         Task::Bundle(args) => bundle::run(&root(), &args).map(|()| true),
         Task::Model(args) => model::run(&root(), &args).map(|()| true),
     };
