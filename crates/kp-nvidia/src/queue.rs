@@ -159,8 +159,11 @@ impl NvidiaQueue {
     /// Both name `bytes` bytes, which nothing unordered with this queue accesses until the copy is done.
     unsafe fn enqueue_copy(&mut self, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let (context, stream) = (&self.context, self.stream().raw());
+        // Copies, unlike launches, ask the current context which memory they may touch, whatever their stream: with another
+        // device's they refuse this one's memory as invalid.
+        context.enter()?;
         // SAFETY: the caller's promise.
-        let status = context.retry(|| unsafe { context.api().cuMemcpyAsync(dst, src, bytes as usize, stream) });
+        let status = unsafe { context.api().cuMemcpyAsync(dst, src, bytes as usize, stream) };
         self.check(status)
     }
 

@@ -9,15 +9,15 @@ fn time_between_marks_is_the_device_s() {
     let Some((device, _rest)) = device() else { return };
     let (mut queue, spin) = (queue(&device), function(&device, "spin"));
     let from = queue.mark().expect("no fault");
-    wait_a_while(&mut *queue, &spin, 5_000_000);
+    wait_a_while(&mut *queue, &spin, 100_000_000);
     let to = queue.mark().expect("no fault");
-    assert!(!queue.reached(to).expect("no fault"), "5 ms of work are done at once");
+    assert!(!queue.reached(to).expect("no fault"), "100 ms of work are done at once");
     assert!(queue.elapsed(from, to).is_err(), "a mark that is not reached has no time");
     queue.sync().expect("no fault");
     assert!(queue.reached(to).expect("no fault"));
     let time = queue.elapsed(from, to).expect("no fault").expect("fresh");
     // Other tests run on the same device, so there is no upper bound to speak of.
-    assert!(time >= Nanos(4_990_000) && time < Duration::from_secs(20).into(), "{time}");
+    assert!(time >= Nanos(99_800_000) && time < Duration::from_secs(20).into(), "{time}");
     let other = Point { queue: to.queue + 1, ..to };
     assert_eq!(queue.elapsed(from, other).expect("no fault"), None);
     assert!(!queue.reached(other).expect("no fault") && !queue.reached(Point { seq: 99, ..to }).expect("no fault"));
