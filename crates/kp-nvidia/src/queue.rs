@@ -245,13 +245,15 @@ impl Queue for NvidiaQueue {
             return self.copy(dst, src);
         }
         self.immediate("a peer copy")?;
+        // Either device's copy engine may be the one: ours that reads `src`, or the other's that writes `dst`.
         from.let_in(&self.device)?;
+        self.device.let_in(&from)?;
         let (context, stream, bytes) = (&self.context, self.stream().raw(), dst.bytes() as usize);
         let (to, of) = (context.raw(), from.context().raw());
+        context.enter()?;
         // SAFETY: both views have that many bytes; `dst` is freed after this queue is past the copy, and so is `src`,
         // because its device is told of the copy below.
-        let status =
-            context.retry(|| unsafe { context.api().cuMemcpyPeerAsync(dst.addr(), to, src.addr(), of, bytes, stream) });
+        let status = unsafe { context.api().cuMemcpyPeerAsync(dst.addr(), to, src.addr(), of, bytes, stream) };
         self.check(status)?;
         let last = Event::untimed(&self.context)?;
         let status = self.stream().record(&last);
@@ -267,9 +269,9 @@ impl Queue for NvidiaQueue {
             return Ok(());
         }
         let (context, stream) = (&self.context, self.stream().raw());
+        context.enter()?;
         // SAFETY: the view has that many bytes; they are freed only after this queue is past the fill.
-        let status =
-            context.retry(|| unsafe { context.api().cuMemsetD8Async(dst.addr(), byte, dst.bytes() as usize, stream) });
+        let status = unsafe { context.api().cuMemsetD8Async(dst.addr(), byte, dst.bytes() as usize, stream) };
         self.check(status)
     }
 
