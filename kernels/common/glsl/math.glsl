@@ -68,7 +68,8 @@ float times(float x, float p) {
 
 float activated(float x, uint act) {
     switch (act) {
-        case RELU: return x < 0.0 ? 0.0 : x;
+        // A comparison alone may become a maximum, which loses NaN.
+        case RELU: return is_nan(x) ? x : max(x, 0.0);
         case GELU: return times(x, normal_below(x));
         // 1 + tanh(z) = 2σ(2z), which does not cancel on the left.
         case GELU_TANH: return times(x, sigmoid_of(1.59576912 * (x + 0.044715 * x * x * x)));
