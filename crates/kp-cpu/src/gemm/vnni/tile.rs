@@ -217,43 +217,44 @@ pub(crate) fn scaled<const R: usize>(a: Rows<'_>, b: &[u8], by: Segments<'_>, su
             row = row.wrapping_add(4 * SHORT);
         }
         // SAFETY: lists are as long as asserted, and so are the sums.
-        unsafe {
-            match (shifted, vary) {
-                (false, false) => end::<R, false, false>(&tile, by, sums),
-                (false, true) => end::<R, false, true>(&tile, by, sums),
-                (true, false) => end::<R, true, false>(&tile, by, sums),
-                (true, true) => end::<R, true, true>(&tile, by, sums),
-            }
-        }
+        unsafe { end::<R>(&tile, by, (shifted, vary), sums) };
     }
 }
 
-/// Adds a segment's sums, scaled, to `sums`.
+/// Adds a segment's sums, scaled, to `sums`; what is `shifted` has zero points, and scales of rows may `vary`.
 ///
 /// # Safety
 /// There are as many scales, zero points and sums as `R` rows and a panel's columns have.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn end<const R: usize, const SHIFTED: bool, const VARY: bool>(
+unsafe fn end<const R: usize>(
     tile: &[[__m512i; WIDE]; R],
     by: Segments<'_>,
+    (shifted, vary): (bool, bool),
     sums: &mut [f32],
 ) {
     for v in 0..WIDE {
         // SAFETY: the caller's promise.
         unsafe {
             let scale = _mm512_loadu_ps(by.scales.as_ptr().add(16 * v));
-            let zero = if SHIFTED { _mm512_loadu_ps(by.zeros.as_ptr().add(16 * v)) } else { _mm512_setzero_ps() };
-            for (r, tile) in tile.iter().enumerate() {
-                let mut sum = _mm512_cvtepi32_ps(tile[v]);
-                if SHIFTED {
+            let mut column = [_mm512_setzero_ps(); R];
+            for (sum, tile) in column.iter_mut().zip(tile) {
+                *sum = _mm512_cvtepi32_ps(tile[v]);
+            }
+            if shifted {
+                let zero = _mm512_loadu_ps(by.zeros.as_ptr().add(16 * v));
+                for (r, sum) in column.iter_mut().enumerate() {
                     // Whole numbers, mostly below 2²⁴.
                     let taken = f32::from_bits(*by.taken.as_ptr().add(r * by.ld));
-                    sum = _mm512_fnmadd_ps(zero, _mm512_set1_ps(taken), sum);
+                    *sum = _mm512_fnmadd_ps(zero, _mm512_set1_ps(taken), *sum);
                 }
-                if VARY {
-                    sum = _mm512_mul_ps(sum, _mm512_set1_ps(*by.row_scales.as_ptr().add(r * by.ld)));
+            }
+            if vary {
+                for (r, sum) in column.iter_mut().enumerate() {
+                    *sum = _mm512_mul_ps(*sum, _mm512_set1_ps(*by.row_scales.as_ptr().add(r * by.ld)));
                 }
+            }
+            for (r, sum) in column.into_iter().enumerate() {
                 let place = sums.as_mut_ptr().add((r * WIDE + v) * 16);
                 _mm512_storeu_ps(place, _mm512_fmadd_ps(sum, scale, _mm512_loadu_ps(place)));
             }
