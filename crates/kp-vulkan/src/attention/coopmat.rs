@@ -3,17 +3,17 @@
 //! `VK_NV_cooperative_matrix2` adds to matrices of subgroups.
 
 use super::{
-    form::{Main, known, plan, rows, splits, tiles},
+    form::{Main, known, matrices, plan, rows, splits, tiles},
     merge::MERGE,
 };
 use crate::{
-    caps::{COOPMAT, COOPMAT_2, COOPMAT_BF16, mma_shape},
+    caps::{COOPMAT_2, mma_shape},
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, DType, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     caps::MmaShape,
-    op::{Attention, AttentionProblem, HeadLayout, Repro, Scheme, Spec},
+    op::{Attention, AttentionProblem, HeadLayout, Repro, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -108,19 +108,7 @@ impl Kernel<Attention> for Coopmat {
 
     fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
         known(p)?;
-        let need = match p.q.dtype {
-            DType::F16 => COOPMAT,
-            DType::Bf16 => COOPMAT_BF16,
-            got => return Err(Unsupported::DType { operand: "q", got }),
-        };
-        if p.kv.dtype != p.q.dtype {
-            return Err(Unsupported::DType { operand: "kv", got: p.kv.dtype });
-        }
-        for (operand, format) in [("q", p.q), ("kv", p.kv)] {
-            if format.scheme != Scheme::None {
-                return Err(Unsupported::Scheme { operand, got: format.to_string() });
-            }
-        }
+        let need = matrices(p)?;
         let mma = mma_shape(caps, p.q.dtype).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
         if !caps.has(COOPMAT_2) || mma.n != mma.k {
             return Err(Unsupported::Feature { need: COOPMAT_2 });
@@ -175,6 +163,7 @@ impl Kernel<Attention> for Coopmat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caps::COOPMAT;
     use kp_hal::caps::MmaScope;
 
     fn caps() -> Caps {

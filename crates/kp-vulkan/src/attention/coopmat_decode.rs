@@ -5,17 +5,17 @@
 
 use super::{
     decode::{self, Decode},
-    form::{MOST_SPLITS, Main, plan, rows, tiles},
+    form::{MOST_SPLITS, Main, matrices, plan, rows, tiles},
     merge::MERGE,
 };
 use crate::{
-    caps::{COOPMAT, COOPMAT_BF16, widths},
+    caps::widths,
     device::VulkanDevice,
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Attention, AttentionProblem, AttentionSpec, Scheme, Spec},
+    op::{Attention, AttentionProblem, AttentionSpec, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -88,19 +88,7 @@ impl Kernel<Attention> for CoopmatDecode {
     }
 
     fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
-        let need = match p.q.dtype {
-            DType::F16 => COOPMAT,
-            DType::Bf16 => COOPMAT_BF16,
-            got => return Err(Unsupported::DType { operand: "q", got }),
-        };
-        if p.kv.dtype != p.q.dtype {
-            return Err(Unsupported::DType { operand: "kv", got: p.kv.dtype });
-        }
-        for (operand, format) in [("q", p.q), ("kv", p.kv)] {
-            if format.scheme != Scheme::None {
-                return Err(Unsupported::Scheme { operand, got: format.to_string() });
-            }
-        }
+        let need = matrices(p)?;
         let width = width(caps, p).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
         for (dim, got) in [("qk_dim", p.qk_dim), ("v_dim", p.v_dim)] {
             if got > MOST_DIM {

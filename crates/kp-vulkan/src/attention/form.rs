@@ -3,6 +3,7 @@
 
 use super::merge::MERGE;
 use crate::{
+    caps::{COOPMAT, COOPMAT_BF16},
     device::VulkanDevice,
     launch::{groups, push},
     layouts::{Check, counts, reads},
@@ -11,7 +12,7 @@ use crate::{
     shaders::Shader,
 };
 use kp_hal::{
-    Caps, Device, Launch, Plan, Queue, Result, Slice, Unsupported, Variant,
+    Caps, DType, Device, Launch, Plan, Queue, Result, Slice, Unsupported, Variant,
     op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, Format, Kv, Lens, Mask, Scheme},
 };
 use std::sync::Arc;
@@ -38,6 +39,25 @@ push! {
 
 /// Parts that keys are cut into, at most: there are more only where rows are few.
 pub(super) const MOST_SPLITS: u32 = 256;
+
+/// The feature of matrices of the one 16-bit type that queries, keys and values have.
+///
+/// # Errors
+/// They have another, or differ, or have scales.
+pub(super) fn matrices(p: &AttentionSpec) -> std::result::Result<&'static str, Unsupported> {
+    let need = match p.q.dtype {
+        DType::F16 => COOPMAT,
+        DType::Bf16 => COOPMAT_BF16,
+        got => return Err(Unsupported::DType { operand: "q", got }),
+    };
+    if p.kv.dtype != p.q.dtype {
+        return Err(Unsupported::DType { operand: "kv", got: p.kv.dtype });
+    }
+    match [("q", p.q), ("kv", p.kv)].into_iter().find(|(_, format)| format.scheme != Scheme::None) {
+        Some((operand, format)) => Err(Unsupported::Scheme { operand, got: format.to_string() }),
+        None => Ok(need),
+    }
+}
 
 /// What all kernels ask of a problem.
 ///
