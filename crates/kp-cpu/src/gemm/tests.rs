@@ -353,6 +353,7 @@ fn bytes_in_place() {
         check(&format!("gemm {size} i8@row:i8@tensor:bf16 gate=halves act=relu bias=f32 {order}"), (1.0, 1.0));
         check(&format!("gemm {size} i8@row:i8@row:f32 gate=pairs c=f32 {order}"), (0.5, 2.0));
     }
+    check("gemm 1x2x66x0 i8:i8:i32 a=row/80 b=col/80", (1.0, 1.0));
 }
 
 /// What tiles of 32 by 32 by 64 bytes take apart: whole and broken blocks, more than one task, each way in which B lies.

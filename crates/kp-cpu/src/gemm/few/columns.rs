@@ -257,9 +257,13 @@ impl<'a> Codes<'a> {
     pub(crate) fn of(side: &Side<'a>, batch: usize, inner: Range<usize>) -> Self {
         let matrix = &side.matrix;
         let byte = |element: u64| matrix.dtype().bytes(element) as usize;
-        let first = byte(batch as u64 * matrix.stride + inner.start as u64);
         let len = byte(inner.end as u64) - byte(inner.start as u64);
-        Self { codes: side.codes, first, len, step: byte(matrix.ld.into()) }
+        // Columns without elements need no memory, wherever they would begin.
+        let (first, step) = match len {
+            0 => (0, 0),
+            _ => (byte(batch as u64 * matrix.stride + inner.start as u64), byte(matrix.ld.into())),
+        };
+        Self { codes: side.codes, first, len, step }
     }
 
     /// The codes of column `o`.
