@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # kp-vulkan on a machine without a GPU: the SPIR-V validator on every committed shader, then conformance on lavapipe, where every
-# kernel runs but those of bf16 matrices, and a part of it under the validation layer. With arguments, those tests alone.
+# kernel runs but those of matrices that it does not list (of bf16, of 16x8x16), and a part of it under the
+# validation layer. With arguments, those tests alone.
 #
 # The packages are Debian's, for x86-64: on another system this says so and succeeds, unless KP_REQUIRE names vulkan. Where
 # they could be had and do not come, it fails.
