@@ -6,7 +6,7 @@ pub(crate) mod steps;
 mod table;
 
 use crate::{
-    record::{Record, Row},
+    record::{Header, Record, Row},
     suites::{self, Facts, Suite},
     units,
 };
@@ -22,12 +22,20 @@ pub(crate) struct Run {
 }
 
 /// A row with what its problem's text says.
+#[derive(Clone, Copy)]
 struct Point<'a> {
     row: &'a Row,
     facts: Facts,
     family: &'static Family,
     /// Whether no other kernel of the run is faster on the problem.
     best: bool,
+}
+
+impl Point<'_> {
+    /// Whether the problem does arithmetic, so that a roofline has a place for it.
+    fn computes(&self) -> bool {
+        self.facts.flops > 0.0 && self.facts.bytes > 0
+    }
 }
 
 /// Ops that are drawn alike.
@@ -63,17 +71,11 @@ fn family(problem: &str) -> &'static Family {
 /// # Errors
 /// A row whose problem this version cannot read, or no run at all.
 pub(crate) fn page(runs: &[Run]) -> Result<String> {
-    let first = &runs.first().context("a report needs a run")?.record.header;
-    let mut points = Vec::new();
-    for row in runs.iter().flat_map(|run| &run.record.rows) {
-        let problem = row.problem.parse().with_context(|| format!("`{}`", row.problem))?;
-        points.push(Point { row, facts: suites::facts(&problem), family: family(&row.problem), best: false });
-    }
-    mark_best(&mut points);
+    let (header, points) = gather(runs)?;
     let suites: Vec<&str> = runs.iter().map(|run| &*run.record.header.suite).collect();
-    let title = format!("kp · {} · {}", first.hardware, suites.join(", "));
+    let title = format!("kp · {} · {}", header.hardware, suites.join(", "));
     let mut out = String::new();
-    let style = include_str!("report/style.css");
+    let style = concat!(include_str!("report/plot.css"), include_str!("report/style.css"));
     write!(
         out,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -81,18 +83,46 @@ pub(crate) fn page(runs: &[Run]) -> Result<String> {
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n",
         escape(&title)
     )?;
-    out.push_str(&header(runs, &points));
+    out.push_str(&head(&header, runs, &points));
     out.push_str(&steps::draw(runs));
-    out.push_str(&roofline::draw(first, &points));
+    out.push_str(&roofline::draw(&header, &points));
     out.push_str(&bars::draw(&points));
     out.push_str(&table::draw(&points));
     write!(
         out,
         "<footer>Times are medians. {}</footer>\n</main>\n<script>\n{}</script>\n</body>\n</html>\n",
-        escape(&first.method),
+        escape(&header.method),
         include_str!("report/sort.js")
     )?;
     Ok(out)
+}
+
+/// The roofline of some runs on one device as an SVG image.
+///
+/// # Errors
+/// As for [`page`]; no problem that does arithmetic.
+pub(crate) fn picture(runs: &[Run]) -> Result<String> {
+    let (header, points) = gather(runs)?;
+    roofline::picture(&header, &points)
+}
+
+/// The header of the first run with the highest peaks of all, and every row of all.
+fn gather(runs: &[Run]) -> Result<(Header, Vec<Point<'_>>)> {
+    let mut header = runs.first().context("a report needs a run")?.record.header.clone();
+    let mut points = Vec::new();
+    for run in runs {
+        header.bytes_per_s = header.bytes_per_s.max(run.record.header.bytes_per_s);
+        for (name, &rate) in &run.record.header.flops_per_s {
+            let peak = header.flops_per_s.entry(name.clone()).or_insert(rate);
+            *peak = peak.max(rate);
+        }
+        for row in &run.record.rows {
+            let problem = row.problem.parse().with_context(|| format!("`{}`", row.problem))?;
+            points.push(Point { row, facts: suites::facts(&problem), family: family(&row.problem), best: false });
+        }
+    }
+    mark_best(&mut points);
+    Ok((header, points))
 }
 
 fn mark_best(points: &mut [Point<'_>]) {
@@ -106,8 +136,7 @@ fn mark_best(points: &mut [Point<'_>]) {
 }
 
 /// The machine, the run, and what came out in a few numbers.
-fn header(runs: &[Run], points: &[Point<'_>]) -> String {
-    let head = &runs[0].record.header;
+fn head(head: &Header, runs: &[Run], points: &[Point<'_>]) -> String {
     let suites: Vec<&str> = runs.iter().map(|run| &*run.record.header.suite).collect();
     let mut facts = vec![
         ("Units", head.units.to_string()),
@@ -223,6 +252,27 @@ mod tests {
         assert_eq!(html.matches("<circle").count(), run.record.rows.len());
         assert_eq!(html.matches("<tr data-row").count(), run.record.rows.len());
         assert_eq!(html.matches("class=\"bar\"").count(), 1, "one problem, one bar");
+    }
+
+    #[test]
+    fn a_picture_shows_the_fastest_and_the_rival() {
+        let mut run = run();
+        for row in &mut run.record.rows {
+            (row.peer, row.peer_ns, row.ratio) = (Some("rival".into()), Some(1e6), Some(1e6 / row.median_ns));
+        }
+        let svg = picture(&[run]).expect("it can be drawn");
+        assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
+        // One kernel and one rival, and the legend's mark for each.
+        assert_eq!((svg.matches(" best\"").count(), svg.matches("peer\"").count()), (2, 2));
+        assert!(!svg.contains(" other\""));
+    }
+
+    #[test]
+    fn peaks_of_several_runs_are_drawn_together() {
+        let mut other = run();
+        other.record.header.flops_per_s = [("bf16".to_owned(), 4e11)].into();
+        let (header, points) = gather(&[run(), other]).map(|(header, points)| (header, points.len())).expect("rows");
+        assert_eq!((header.flops_per_s.len(), points), (2, 4));
     }
 
     #[test]

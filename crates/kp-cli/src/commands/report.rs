@@ -1,4 +1,4 @@
-//! `kp report`: records as one HTML page.
+//! `kp report`: records as one HTML page, or their roofline as a picture.
 
 use crate::{
     files,
@@ -15,12 +15,12 @@ pub(crate) struct Args {
     /// Records of one device
     #[arg(required = true, value_name = "RECORD")]
     records: Vec<PathBuf>,
-    /// The page
+    /// The page; if its name ends in .svg, the roofline alone
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
 }
 
-/// Writes the page.
+/// Writes the page or the picture.
 ///
 /// # Errors
 /// A record that cannot be read, records of several devices, a page that cannot be written.
@@ -40,7 +40,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<bool> {
             Ok(Run { record, suite })
         })
         .collect::<Result<_>>()?;
-    files::write(&args.output, &report::page(&runs)?)?;
+    let svg = args.output.extension().is_some_and(|extension| extension == "svg");
+    let text = if svg { report::picture(&runs)? } else { report::page(&runs)? };
+    files::write(&args.output, &text)?;
     out.remark(&format!("wrote {}", args.output.display()));
     Ok(true)
 }

@@ -2,7 +2,10 @@
 
 use super::{FAMILIES, Point, escape, hint};
 use crate::{record::Header, units};
+use anyhow::{Context, Result};
 use std::fmt::Write;
+
+const LABEL: &str = "Roofline: rate reached over operations per byte";
 
 const WIDTH: f64 = 1100.0;
 const HEIGHT: f64 = 470.0;
@@ -37,53 +40,102 @@ impl Axis {
     }
 }
 
-/// Roofs, points and legend, or a word on why there are none.
+/// The section of a page: roofs, points and legend, or a word on why there are none.
 pub(super) fn draw(header: &Header, points: &[Point<'_>]) -> String {
-    let drawn: Vec<&Point<'_>> =
-        points.iter().filter(|point| point.facts.flops > 0.0 && point.facts.bytes > 0).collect();
-    let Some(peak) = header.flops_per_s.values().copied().reduce(f64::max).filter(|_| !drawn.is_empty()) else {
+    let Some(svg) = plot(header, points, |point| point.family.class) else {
         return "<section>\n<h2>Roofline</h2>\n<p>No problem of this run does arithmetic.</p>\n</section>\n".to_owned();
     };
+    let still = points.iter().filter(|point| !point.computes()).count();
+    let without =
+        if still == 0 { String::new() } else { format!(" {still} rows that only move data are not shown here.") };
+    format!(
+        "<section>\n<h2>Roofline</h2>\n<p>Each mark is a kernel on a problem: filled, the fastest there; hollow, the others; a ring \
+         below or above the fastest, the rival. The lines are what this device's memory and arithmetic allow ({}); a mark above them \
+         worked from a cache. Rest the pointer on a mark to read it.{without}</p>\n\
+         {}<div class=\"plot\">\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{LABEL}\">\n{svg}</svg>\n</div>\n</section>\n",
+        escape(&header.peaks),
+        legend(points)
+    )
+}
+
+/// A picture that stands alone: the fastest kernel of each problem and its rival, coloured by the type that bounds the work.
+///
+/// # Errors
+/// No problem of the run does arithmetic.
+pub(super) fn picture(header: &Header, points: &[Point<'_>]) -> Result<String> {
+    let best: Vec<Point<'_>> = points.iter().filter(|point| point.best).copied().collect();
+    let types: Vec<&String> = header.flops_per_s.keys().collect();
+    let class = |point: &Point<'_>| {
+        let name = point.facts.rate.to_string();
+        let at = types.iter().position(|t| **t == name);
+        at.and_then(|at| FAMILIES.get(at)).map_or(FAMILIES[FAMILIES.len() - 1].class, |family| family.class)
+    };
+    let svg = plot(header, &best, class).context("a roofline needs a problem that does arithmetic")?;
+    let mut seen: Vec<(&str, String)> = Vec::new();
+    for point in best.iter().filter(|point| point.computes()) {
+        let entry = (class(point), point.facts.rate.to_string());
+        if !seen.contains(&entry) {
+            seen.push(entry);
+        }
+    }
+    let mut legend = String::new();
+    for (at, (class, name)) in seen.iter().enumerate() {
+        let y = TOP + 14.0 + 18.0 * at as f64;
+        let _ = writeln!(
+            legend,
+            "<circle class=\"{class} best\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\"/><text x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
+            LEFT + 16.0,
+            y - 4.0,
+            LEFT + 28.0,
+            escape(name)
+        );
+    }
+    if best.iter().any(|point| point.row.peer_ns.is_some()) {
+        let y = TOP + 14.0 + 18.0 * seen.len() as f64;
+        let _ = writeln!(
+            legend,
+            "<circle class=\"peer\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/><text x=\"{:.1}\" y=\"{y:.1}\">the rival</text>",
+            LEFT + 16.0,
+            y - 4.0,
+            LEFT + 28.0
+        );
+    }
+    Ok(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{LABEL}\">\n\
+         <style>\n{}</style>\n<rect class=\"paper\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n{svg}<g class=\"points\">\n{legend}</g>\n</svg>\n",
+        include_str!("plot.css")
+    ))
+}
+
+/// Grid, roofs and points; nothing where no problem does arithmetic.
+fn plot(header: &Header, points: &[Point<'_>], class: impl Fn(&Point<'_>) -> &'static str) -> Option<String> {
+    let drawn: Vec<&Point<'_>> = points.iter().filter(|point| point.computes()).collect();
+    let peak = header.flops_per_s.values().copied().reduce(f64::max).filter(|_| !drawn.is_empty())?;
     let intensity = |point: &Point<'_>| point.facts.flops / point.facts.bytes as f64;
-    let reached = |point: &Point<'_>| point.facts.flops / point.row.median_ns * 1e9;
+    let reached = |point: &Point<'_>, ns: f64| point.facts.flops / ns * 1e9;
+    let rival = |point: &Point<'_>| point.row.peer_ns.filter(|_| point.best).map(|ns| reached(point, ns));
     let ridge = peak / header.bytes_per_s;
     let x =
         Axis::over(drawn.iter().map(|point| intensity(point)).chain([ridge / 3.0, ridge * 3.0]), LEFT, WIDTH - RIGHT);
-    let y = Axis::over(drawn.iter().map(|point| reached(point)).chain([peak]), HEIGHT - BOTTOM, TOP);
+    let rates = drawn.iter().flat_map(|point| [Some(reached(point, point.row.median_ns)), rival(point)]).flatten();
+    let y = Axis::over(rates.chain([peak]), HEIGHT - BOTTOM, TOP);
 
-    let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Roofline: rate reached over operations per byte\">\n<g class=\"grid\">\n"
-    );
-    let line = |class: &str, [x1, y1, x2, y2]: [f64; 4]| {
-        format!("<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n")
-    };
-    for decade in x.decades() {
-        let (value, at) = (10f64.powi(decade), x.at(10f64.powi(decade)));
-        svg += &line("", [at, TOP, at, HEIGHT - BOTTOM]);
-        let label = if decade < 0 { format!("{value}") } else { format!("{value:.0}") };
-        svg += &format!("<text class=\"x\" x=\"{at:.1}\" y=\"{:.1}\">{label}</text>\n", HEIGHT - BOTTOM + 18.0);
+    let mut svg =
+        grid(&x, &y) + "<g class=\"roofs\">\n" + &roofs(header, &x, &y, peak) + "</g>\n<g class=\"points\">\n";
+    for point in &drawn {
+        let Some(rate) = rival(point) else { continue };
+        let (cx, cy, to) = (x.at(intensity(point)), y.at(rate), y.at(reached(point, point.row.median_ns)));
+        let class = class(point);
+        let _ = writeln!(
+            svg,
+            "<path class=\"{class} gap\" d=\"M{cx:.1} {cy:.1}V{to:.1}\"/><circle class=\"{class} peer\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3\"/>"
+        );
     }
-    for decade in y.decades() {
-        let (value, at) = (10f64.powi(decade), y.at(10f64.powi(decade)));
-        svg += &line("", [LEFT, at, WIDTH - RIGHT, at]);
-        let label = units::flops(value).replace(".00", "").replace(".0", "").replace("FLOP/s", "");
-        svg += &format!("<text class=\"y\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>\n", LEFT - 8.0, at + 4.0);
-    }
-    svg += &format!(
-        "<text class=\"x\" x=\"{:.1}\" y=\"{:.1}\">operations per byte</text>\n\
-         <text class=\"x\" transform=\"translate(16 {:.1}) rotate(-90)\">operations per second</text>\n</g>\n<g class=\"roofs\">\n",
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 8.0,
-        (TOP + HEIGHT - BOTTOM) / 2.0
-    );
-    svg += &roofs(header, &x, &y, peak);
-    svg += "</g>\n<g class=\"points\">\n";
     // Winners last, so that they lie on top.
     for best in [false, true] {
         for point in drawn.iter().filter(|point| point.best == best) {
-            let (cx, cy) = (x.at(intensity(point)), y.at(reached(point)));
-            let (class, rank, r) =
-                (point.family.class, if best { "best" } else { "other" }, if best { 5.0 } else { 3.5 });
+            let (cx, cy) = (x.at(intensity(point)), y.at(reached(point, point.row.median_ns)));
+            let (class, rank, r) = (class(point), if best { "best" } else { "other" }, if best { 5.0 } else { 3.5 });
             let _ = writeln!(
                 svg,
                 "<circle class=\"{class} {rank}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"{r}\"><title>{}</title></circle>",
@@ -91,16 +143,32 @@ pub(super) fn draw(header: &Header, points: &[Point<'_>]) -> String {
             );
         }
     }
-    svg += "</g>\n</svg>\n";
-    let still = points.len() - drawn.len();
-    let without =
-        if still == 0 { String::new() } else { format!(" {still} rows that only move data are not shown here.") };
-    format!(
-        "<section>\n<h2>Roofline</h2>\n<p>Each mark is a kernel on a problem: filled, the fastest there; hollow, the others. The lines are \
-         what this device's memory and arithmetic allow ({}); a mark above them worked from a cache. Rest the pointer on a mark to read it.{without}</p>\n\
-         {}<div class=\"plot\">\n{svg}</div>\n</section>\n",
-        escape(&header.peaks),
-        legend(&drawn)
+    Some(svg + "</g>\n")
+}
+
+/// Lines and labels at the powers of ten, and what the axes are.
+fn grid(x: &Axis, y: &Axis) -> String {
+    let mut svg = "<g class=\"grid\">\n".to_owned();
+    let line =
+        |[x1, y1, x2, y2]: [f64; 4]| format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n");
+    for decade in x.decades() {
+        let (value, at) = (10f64.powi(decade), x.at(10f64.powi(decade)));
+        svg += &line([at, TOP, at, HEIGHT - BOTTOM]);
+        let label = if decade < 0 { format!("{value}") } else { format!("{value:.0}") };
+        svg += &format!("<text class=\"x\" x=\"{at:.1}\" y=\"{:.1}\">{label}</text>\n", HEIGHT - BOTTOM + 18.0);
+    }
+    for decade in y.decades() {
+        let (value, at) = (10f64.powi(decade), y.at(10f64.powi(decade)));
+        svg += &line([LEFT, at, WIDTH - RIGHT, at]);
+        let label = units::flops(value).replace(".00", "").replace(".0", "").replace("FLOP/s", "");
+        svg += &format!("<text class=\"y\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>\n", LEFT - 8.0, at + 4.0);
+    }
+    svg + &format!(
+        "<text class=\"x\" x=\"{:.1}\" y=\"{:.1}\">operations per byte</text>\n\
+         <text class=\"x\" transform=\"translate(16 {:.1}) rotate(-90)\">operations per second</text>\n</g>\n",
+        (LEFT + WIDTH - RIGHT) / 2.0,
+        HEIGHT - 8.0,
+        (TOP + HEIGHT - BOTTOM) / 2.0
     )
 }
 
@@ -162,8 +230,9 @@ fn few(names: &[&str]) -> String {
     }
 }
 
-fn legend(drawn: &[&Point<'_>]) -> String {
-    let seen = FAMILIES.iter().filter(|family| drawn.iter().any(|point| std::ptr::eq(point.family, *family)));
+fn legend(points: &[Point<'_>]) -> String {
+    let drawn = |family| points.iter().any(|point| point.computes() && std::ptr::eq(point.family, family));
+    let seen = FAMILIES.iter().filter(|family| drawn(*family));
     let entries: String =
         seen.map(|family| format!("<span class=\"{}\"><i></i>{}</span>", family.class, family.name)).collect();
     format!("<div class=\"legend\">{entries}</div>\n")
