@@ -1,4 +1,5 @@
-//! The environment variables, read in one place, so that tests pass values instead of setting variables.
+//! The environment variables of this crate, read in one place, so that tests pass values instead of setting variables.
+//! Backends read their own; `docs/environment.md` lists all.
 
 use std::{env, ffi::OsString, path::PathBuf};
 

@@ -42,7 +42,7 @@ impl error::Error for Error {
             // Their own words are this error's, so its cause is theirs.
             Self::Hal(error) => error.source(),
             Self::NoDevice(error) => error.source(),
-            Self::Wisdom { why, .. } => Some(why),
+            Self::Wisdom { why, .. } => why.source(),
         }
     }
 }

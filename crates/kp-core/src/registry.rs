@@ -43,6 +43,8 @@ impl fmt::Display for Unavailable {
 /// Everything the backends found.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
+    /// Who was asked, preferred first.
+    pub backends: Vec<&'static str>,
     /// Each device once, best first: by kind, then by memory bandwidth, then as the backends stand.
     pub devices: Vec<Listed>,
     /// Devices of `devices` again, seen by a less preferred backend. Used only when asked for by name.
@@ -54,7 +56,7 @@ pub struct Registry {
 impl Registry {
     /// Asks each of `backends`, preferred first, for its devices. Opens none.
     pub fn survey(backends: &[&'static dyn Backend]) -> Self {
-        let mut found = Self::default();
+        let mut found = Self { backends: backends.iter().map(|b| b.name()).collect(), ..Self::default() };
         for &backend in backends {
             let _span = tracing::debug_span!("list", backend = backend.name()).entered();
             match backend.devices() {
@@ -110,6 +112,7 @@ impl Registry {
             wanted: wanted.map(Into::into),
             devices: self.devices.iter().chain(&self.twins).map(ToString::to_string).collect(),
             unavailable: self.unavailable.clone(),
+            backends: self.backends.clone(),
         })
     }
 }
@@ -142,6 +145,8 @@ pub struct NoDevice {
     pub devices: Vec<String>,
     /// What there is not, and why.
     pub unavailable: Vec<Unavailable>,
+    /// The backends of this build, preferred first: another may need a feature that it was built without.
+    pub backends: Vec<&'static str>,
 }
 
 impl std::error::Error for NoDevice {}
@@ -153,7 +158,7 @@ impl fmt::Display for NoDevice {
             None => f.write_str("no device: ")?,
         }
         match &self.devices[..] {
-            [] if self.unavailable.is_empty() => return f.write_str("this build has no backend"),
+            [] if self.backends.is_empty() => return f.write_str("this build has no backend"),
             [] => f.write_str("there is none")?,
             devices => write!(f, "there is {}", devices.join(", "))?,
         }
@@ -161,6 +166,9 @@ impl fmt::Display for NoDevice {
             write!(f, "; unavailable: {first}")?;
             rest.iter().try_for_each(|other| write!(f, ", {other}"))?;
         }
-        Ok(())
+        match self.wanted {
+            Some(_) => write!(f, "; backends of this build: {}", self.backends.join(", ")),
+            None => Ok(()),
+        }
     }
 }

@@ -21,8 +21,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often wisdom is saved while tuning goes on, so that little is lost if the process is killed.
-const SAVE_EVERY: Duration = Duration::from_secs(10);
+/// While tuning goes on, wisdom is saved so often that this part of the time goes into it: little is lost if the process
+/// is killed, however long one problem takes, and a large file on a slow disk costs no more.
+const SAVING: u32 = 20;
 
 /// How to tune.
 pub struct Tune<'t> {
@@ -146,15 +147,11 @@ impl Engine {
             again: tune.again,
             start,
             deadline: start.checked_add(tune.budget),
+            save_at: start,
             tuned: Tuned::default(),
         };
-        let mut saved = start;
         for (at, problem) in problems.iter().enumerate() {
             problem.visit(One { session: &mut session, any: problem, place: (at, problems.len()) })?;
-            if saved.elapsed() > SAVE_EVERY {
-                self.save_wisdom()?;
-                saved = Instant::now();
-            }
         }
         session.tuned.took = start.elapsed();
         self.save_wisdom()?;
@@ -172,10 +169,22 @@ struct Session<'s, 't> {
     start: Instant,
     /// `None` if no clock counts that far.
     deadline: Option<Instant>,
+    /// Not earlier than this.
+    save_at: Instant,
     tuned: Tuned,
 }
 
 impl Session<'_, '_> {
+    /// Saves what was measured, unless it was saved just now.
+    fn save(&mut self) -> Result<()> {
+        let start = Instant::now();
+        if start >= self.save_at {
+            self.engine.save_wisdom()?;
+            self.save_at = Instant::now() + start.elapsed() * SAVING;
+        }
+        Ok(())
+    }
+
     fn left(&self) -> Duration {
         self.deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
     }
@@ -195,7 +204,7 @@ struct One<'o, 's, 't> {
 }
 
 impl OpVisitor for One<'_, '_, '_> {
-    type Out = kp_hal::Result<()>;
+    type Out = Result<()>;
 
     fn visit<O: Op>(self, problem: &Problem<O::Spec>) -> Self::Out {
         let found = self.session.engine.candidates(problem);
@@ -231,12 +240,7 @@ type Run<'r> = dyn FnMut(&mut Session<'_, '_>, usize, Duration) -> kp_hal::Resul
 
 impl One<'_, '_, '_> {
     /// Measures the candidates that `entries` tell of; apart from `visit` so that it is compiled once.
-    fn measure(
-        self,
-        entries: &[Entry],
-        rejected: Vec<(&'static str, Unsupported)>,
-        run: &mut Run<'_>,
-    ) -> kp_hal::Result<()> {
+    fn measure(self, entries: &[Entry], rejected: Vec<(&'static str, Unsupported)>, run: &mut Run<'_>) -> Result<()> {
         let Self { session, any, place } = self;
         let _span = tracing::debug_span!("measure", problem = %any).entered();
         let share = share_of(session.left(), place.1 - place.0);
@@ -272,7 +276,7 @@ impl One<'_, '_, '_> {
                         tracing::warn!(kernel = %label, %error, "cannot be measured");
                         if let ErrorKind::Fault(fault) = error.kind() {
                             if fault.device_lost {
-                                return Err(error);
+                                return Err(error.into());
                             }
                             // A faulted queue stays so.
                             session.queue = session.engine.queue()?;
@@ -284,6 +288,7 @@ impl One<'_, '_, '_> {
             if let Outcome::Measured(time) = outcome {
                 session.engine.record(any, label, Fact { time, code });
                 tracing::debug!(kernel = %label, %time, "measured");
+                session.save()?;
             }
             session.tell(Progress { outcome: Some(&outcome), elapsed: session.start.elapsed(), ..progress });
             session.tuned.measurements.push(Measurement { problem: *any, label: Some(label), outcome });

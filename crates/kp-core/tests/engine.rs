@@ -119,7 +119,7 @@ fn an_unknown_device_is_answered_with_those_there_are() {
             format!(
                 "no device {wanted:?}: there is vendor:9 \"Broken GPU\", vendor:1 \"Large GPU\", vendor:0 \"Small GPU\", \
                  portable:1 \"Integrated\", host:0 \"Processor\", portable:0 \"Large GPU (portable)\"; \
-                 unavailable: absent (libabsent.so not found)"
+                 unavailable: absent (libabsent.so not found); backends of this build: vendor, portable, host, absent"
             )
         );
     }

@@ -365,6 +365,10 @@ fn segments_gather_and_rope() -> Result<()> {
         close(&host(&turned)?, &want, 1e-5);
         close(&host(&turned.rope_back(&positions, &table)?)?, &h, 1e-5);
     }
+    for (rotated, base) in [(3, 10_000.0), (4, 0.0), (4, -1.0), (4, f64::NAN), (4, f64::INFINITY)] {
+        let refused = RopeTable::new(&e, 50, rotated, base).expect_err("refused").to_string();
+        assert!(refused.starts_with(&format!("rope: rotated is {rotated}, base is {base}: ")), "{refused}");
+    }
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use kp_hal::{
     DType, Result,
     op::{Acc, Act, Format, Gate},
 };
-use numbers::{engine, host, ints, product, reals};
+use numbers::{close, engine, host, ints, product, reals};
 
 /// Rows `rows` of `a` times matrix `g` of `b`.
 fn group(a: &[f64], rows: std::ops::Range<usize>, b: &[f64], g: usize, (n, k): (usize, usize)) -> Vec<f64> {
@@ -73,6 +73,31 @@ fn groups_with_room_for_more_rows() -> Result<()> {
     let epilogue = Epilogue { gate: Gate::Halves, residual: Some(&residual), ..Epilogue::default() };
     let d = a.grouped_gemm_with(&q.t(), &groups, epilogue)?;
     assert_eq!((host(&d)?, d.shape()), (want, &[count, m, n / 2][..]));
+    Ok(())
+}
+
+#[test]
+fn groups_and_batches_have_blocks_of_scales_that_end_with_their_matrices() -> Result<()> {
+    let e = engine();
+    let (count, m, n, k) = (3, 5, 256, 128);
+    let (a, b) = (reals(&e, &[m, k], 1)?.quantize(formats::FP8_1X128)?, reals(&e, &[count, n, k], 2)?);
+    let q = b.quantize(formats::FP8_128X128)?;
+    let (ha, hb) = (host(&a.dequantize(DType::F32)?)?, host(&q.dequantize(DType::F32)?.t().contiguous()?)?);
+    let groups = e.tensor(&[count + 1], &[0_i32, 2, 4, 5])?;
+    let got = host(&a.grouped_gemm(&q.t(), &groups)?)?;
+    let want: Vec<f64> =
+        [0..2, 2..4, 4..5].into_iter().enumerate().flat_map(|(g, rows)| group(&ha, rows, &hb, g, (n, k))).collect();
+    close(&got, &want, 1e-4);
+    let left = reals(&e, &[count, m, k], 3)?;
+    let (batched, hl) = (host(&left.matmul(&q.t())?)?, host(&left)?);
+    let want: Vec<f64> = (0..count).flat_map(|g| group(&hl, g * m..g * m + m, &hb, g, (n, k))).collect();
+    close(&batched, &want, 1e-4);
+    // A block would serve the end of one matrix and the beginning of the next.
+    let across = reals(&e, &[count, 192, k], 4)?.quantize(formats::FP8_128X128)?;
+    let text = a.grouped_gemm(&across.t(), &groups).expect_err("refused").to_string();
+    let rule = "e4m3@128x128 scales 128 rows together, which must divide the 192 rows of each matrix";
+    assert!(text.ends_with(rule), "{text}");
+    assert!(left.matmul(&across.t()).expect_err("refused").to_string().ends_with(rule));
     Ok(())
 }
 

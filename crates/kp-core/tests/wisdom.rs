@@ -202,6 +202,8 @@ fn odd_files_and_folders_give_one_clear_error() {
         let text = error.to_string();
         assert!(text.starts_with(&format!("cannot {act} wisdom {}: ", path.display())), "{text}");
         assert!(text.contains(words), "{text}");
+        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        assert!(cause.is_empty() || !text.contains(&cause), "a chain of causes would say {cause:?} twice");
         let measured = engine.tune(&[line("gemm 1x1x1x1 f32:f32:f32")], Tune::default());
         assert!(matches!(measured, Err(Error::Wisdom { .. })), "seen before anything is measured");
         assert!(engine.plan(&problem("gemm 1x1x1x1 f32:f32:f32")).is_ok(), "the engine goes on");
@@ -289,6 +291,23 @@ fn tuning_measures_every_candidate_and_says_so() {
     assert!(again.measurements.iter().all(|m| matches!(m.outcome, Outcome::Known(_))));
     let found = engine.explain(&problem("gemm 1x64x64x64 bf16:bf16:bf16"));
     assert!(found.candidates.iter().all(|row| row.measured));
+}
+
+#[test]
+fn what_was_measured_is_on_disk_before_the_problem_is_done() {
+    let folder = Folder::new();
+    let engine = open(&folder.file());
+    let mut known = Vec::new();
+    let mut progress = |p: kp_core::Progress<'_>| {
+        if p.outcome.is_none() {
+            known.push(open(&folder.file()).wisdom().len());
+        }
+    };
+    let tune = Tune { budget: Duration::from_secs(2), progress: Some(&mut progress), ..Tune::default() };
+    engine.tune(&[line("gemm 1x64x64x64 bf16:bf16:bf16")], tune).expect("the folder is writable");
+    // The first is saved at once, the others if saving took less than a twentieth of what measuring did.
+    assert_eq!(known[..2], [0, 1]);
+    assert!(known.is_sorted());
 }
 
 #[test]

@@ -66,6 +66,34 @@ impl Tensor {
         Self::upload(engine, shape, format, [bytes, &[], &[], &[]])
     }
 
+    /// A tensor of `shape` that takes over a buffer of this engine's device, such as the result of a plan launched by hand
+    /// or another library's memory. Nothing is copied; the numbers lie row by row from the first byte on.
+    ///
+    /// Operations on the tensor use the engine's own queue, which must come after whatever fills the buffer:
+    /// let it [wait](kp_hal::Queue::wait) for a mark of that work.
+    ///
+    /// # Errors
+    /// `BadOperands` if the buffer is too short or of another device, or if the format has scales.
+    pub fn from_buffer(engine: &Engine, shape: &[usize], format: impl Into<Format>, buffer: Buffer) -> Result<Self> {
+        const OP: &str = "from_buffer";
+        let format = format.into();
+        let is = || [("the shape", format!("{} {format}", shape_text(shape))), ("the buffer", buffer_text(&buffer))];
+        if format.scale_dtype().is_some() {
+            return Err(refuse(OP, is(), "it has scales, which are buffers of their own"));
+        }
+        let extent = tight(shape, format.dtype)?;
+        let need = format.dtype.bytes(extent.span() as u64);
+        if buffer.bytes() < need {
+            return Err(refuse(OP, is(), format!("{need} bytes are needed")));
+        }
+        let device = engine.device().id();
+        if buffer.device() != device {
+            return Err(refuse(OP, is(), format!("the engine's is device {device}")));
+        }
+        let data = Arc::new(Data { codes: buffer, scale: None, global: None, zero: None });
+        Ok(Self { engine: engine.clone(), data, extent, format, flipped: false, how: How::Host, error_bound: None })
+    }
+
     /// A tensor of `shape` from codes and scales; the format sees all but the last dimension as rows.
     ///
     /// # Errors
@@ -156,6 +184,10 @@ impl Tensor {
         let data = Arc::new(Data { codes, scale, global, zero });
         Ok(Self { engine: engine.clone(), data, extent, format, flipped: false, how: How::Host, error_bound: None })
     }
+}
+
+fn buffer_text(buffer: &Buffer) -> String {
+    format!("{} bytes on device {}", buffer.bytes(), buffer.device())
 }
 
 /// A length as the host has it.

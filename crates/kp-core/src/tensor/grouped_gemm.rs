@@ -2,7 +2,7 @@
 
 use super::{
     Data, Epilogue, Tensor, error_bound,
-    matmul::{matrix, per_row, runs_along_k},
+    matmul::{SCALES_ALONG_K, matrix, own_scales, runs_along_k},
     run::{Output, Run, dim, refuse},
     view::shape_text,
 };
@@ -47,8 +47,7 @@ impl Tensor {
             return Err(refuse(OP, [("a", a), ("b", b)], "columns of a must equal rows of b"));
         }
         if !runs_along_k(a, false) || !runs_along_k(b, true) {
-            let rule = "scales must run along the columns of a and the rows of b: quantize before transposing";
-            return Err(refuse(OP, shapes(), rule));
+            return Err(refuse(OP, shapes(), SCALES_ALONG_K));
         }
         let gate = epilogue.gate.columns() as usize;
         if n % gate != 0 {
@@ -57,12 +56,15 @@ impl Tensor {
         let d_shape: Vec<usize> = a_outer.iter().copied().chain([m, n / gate]).collect();
         let groups = groups.vector_of(OP, "the groups", numbers, DType::I32)?;
         let ((a, a_plane), (b, b_plane)) = (a.as_operand(OP, false)?, b.as_operand(OP, true)?);
-        for (operand, plane) in [(&a, &a_plane), (&b, &b_plane)] {
-            if operand.format.scale_dtype().is_some() && plane.batch > 1 && !per_row(operand.format) {
-                return Err(refuse(OP, shapes(), "each group must have its own scales, one row of them per row"));
+        for (operand, plane, rows) in [(&a, &a_plane, m), (&b, &b_plane, n)] {
+            if operand.format.scale_dtype().is_some() && plane.batch > 1 {
+                own_scales(OP, operand.format, rows, shapes)?;
             }
         }
         let out = epilogue.result(OP, a.format, b.format)?;
+        if out.scale_dtype().is_some() && a_plane.batch > 1 {
+            own_scales(OP, out, m, shapes)?;
+        }
         let bias = epilogue.bias.map(|bias| bias.of_shape(OP, "the bias", &[count, n])).transpose()?;
         let residual = epilogue.residual.map(|residual| residual.of_shape(OP, "the residual", &d_shape)).transpose()?;
         let (m, n, k) = (dim("rows of a", m)?, dim("columns of b", n)?, dim("columns of a", k)?);

@@ -89,8 +89,7 @@ impl Tensor {
             return Err(refuse(OP, shapes(), "dimensions before the last two must be the same, or 1 on one side"));
         }
         if !runs_along_k(a, false) || !runs_along_k(b, true) {
-            let rule = "scales must run along the columns of a and the rows of b: quantize before transposing";
-            return Err(refuse(OP, shapes(), rule));
+            return Err(refuse(OP, shapes(), SCALES_ALONG_K));
         }
         let outer = if batches[0] == 1 && batches[1] != 1 { b_outer } else { a_outer };
         let outer = if batches == [1, 1] && b_outer.len() > a_outer.len() { b_outer } else { outer };
@@ -110,15 +109,19 @@ impl Tensor {
         }
         let batch = a_plane.batch.max(b_plane.batch);
         let batch = if a_plane.batch == 0 || b_plane.batch == 0 { 0 } else { batch };
-        for (operand, plane) in [(&a.0, &a_plane), (&b.0, &b_plane)] {
-            if operand.format.scale_dtype().is_some() && batch > 1 && (plane.batch != batch || !per_row(operand.format))
-            {
-                let rule = "in a batch, each matrix must have its own scales, one row of them per row";
-                return Err(refuse(OP, shapes(), rule));
+        for (operand, plane, rows) in [(&a.0, &a_plane, m), (&b.0, &b_plane, n)] {
+            if operand.format.scale_dtype().is_some() && batch > 1 {
+                if plane.batch != batch {
+                    return Err(refuse(OP, shapes(), "in a batch, each matrix must have scales of its own"));
+                }
+                own_scales(OP, operand.format, rows, shapes)?;
             }
         }
 
         let out = epilogue.result(OP, a.0.format, b.0.format)?;
+        if out.scale_dtype().is_some() && batch > 1 {
+            own_scales(OP, out, m, shapes)?;
+        }
         let bias = epilogue.bias.map(|bias| bias.vector(OP, "the bias", n)).transpose()?;
         let residual = epilogue.residual.map(|residual| residual.of_shape(OP, "the residual", &d_shape)).transpose()?;
         let [m, n, k] = [("rows of a", a_plane.rows), ("columns of b", n), ("columns of a", k)].map(|(w, s)| dim(w, s));
@@ -189,9 +192,32 @@ pub(super) fn runs_along_k(tensor: &Tensor, right: bool) -> bool {
     matches!(tensor.format.scheme, Scheme::None | Scheme::Tensor) || tensor.flipped == right
 }
 
-/// Whether the scales of many matrices are those of one with all their rows.
-pub(super) fn per_row(format: Format) -> bool {
-    format.scheme == Scheme::Tensor || (format.block().0 == 1 && format.scales == ScaleLayout::Inner)
+/// What a weight that was quantized the other way round is told.
+pub(super) const SCALES_ALONG_K: &str =
+    "scales must run along k: quantize a as m x k, b as n x k, and pass b's transpose";
+
+/// Refuses matrices one behind the other, of `rows` rows each, whose scales are not one behind the other too: where a
+/// block of scales would serve the end of one matrix and the beginning of the next.
+pub(super) fn own_scales<const N: usize>(
+    op: &'static str,
+    format: Format,
+    rows: usize,
+    operands: impl Fn() -> [(&'static str, String); N],
+) -> Result<()> {
+    if format.scheme == Scheme::Tensor {
+        return Ok(());
+    }
+    let together = match format.scales {
+        ScaleLayout::Inner => format.block().0 as usize,
+        // Tiles are of 128 rows of scales.
+        ScaleLayout::Tiles => format.block().0 as usize * 128,
+        ScaleLayout::Outer => return Err(refuse(op, operands(), "scales ^outer are those of one matrix")),
+    };
+    if rows.is_multiple_of(together) {
+        return Ok(());
+    }
+    let rule = format!("{format} scales {together} rows together, which must divide the {rows} rows of each matrix");
+    Err(refuse(op, operands(), rule))
 }
 
 fn result_format(a: Format, b: Format) -> Format {

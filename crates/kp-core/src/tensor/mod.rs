@@ -1,6 +1,6 @@
 //! Arrays on a device, and what can be asked of them in one call.
 //!
-//! A [`Tensor`] is immutable and cheap to clone: clones, transposes, slices and most reshapes share one buffer. Each
+//! A [`Tensor`] is a value and cheap to clone: clones, transposes, slices and most reshapes share one buffer. Each
 //! operation builds a problem, takes the best kernel of the engine (planned once per problem), allocates its result
 //! and enqueues the work on the engine's own queue; the result may be used at once, and only reading it back
 //! ([`Tensor::to_vec`]) waits. Who wants no allocation and no lock launches plans on queues of their own.
@@ -23,6 +23,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`Tensor::write`] alone changes a tensor, and not what shares its buffer: a cache of keys and values grows by it.
+//! [`Tensor::codes`] and [`Tensor::from_buffer`] lead to plans launched by hand and back.
 //!
 //! No operation moves data between devices. Those that need regular rows first copy a view that has none, as
 //! [`Tensor::contiguous`] does.
@@ -49,6 +52,7 @@ mod shape;
 mod view;
 #[cfg(feature = "safetensors")]
 mod weights;
+mod write;
 
 pub use attention::{Attend, Pages};
 pub use attention_backward::AttentionGradients;

@@ -23,8 +23,13 @@ impl RopeTable {
     /// Angles p · base^(−2j / rotated) for positions p and pairs j, computed in f64.
     ///
     /// # Errors
-    /// `OutOfMemory`.
+    /// `BadOperands` if `rotated` is odd or `base` no number above 0; `OutOfMemory`.
     pub fn new(engine: &Engine, positions: usize, rotated: usize, base: f64) -> Result<Self> {
+        let sensible = rotated.is_multiple_of(2) && base > 0.0 && base.is_finite();
+        if !sensible {
+            let is = [("rotated", rotated.to_string()), ("base", base.to_string())];
+            return Err(refuse("rope", is, "numbers are turned in pairs, by powers of a finite number above 0"));
+        }
         let pairs = rotated / 2;
         let angle = |i: usize| {
             let (position, pair) = (i / pairs, i % pairs);

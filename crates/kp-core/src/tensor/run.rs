@@ -111,8 +111,24 @@ impl Engine {
 }
 
 impl Tensor {
-    /// The bytes from the first to the last element.
-    pub(super) fn codes(&self) -> Slice<'_> {
+    /// The bytes from the first to the last number, as an operand of a plan that is launched by hand.
+    ///
+    /// They lie as [`Tensor::strides`] says. The engine's own queue may still be at work on them: another queue first
+    /// [waits](Queue::wait) for a mark of it.
+    /// ```
+    /// # use kp_core::{Engine, hal::op::{GemmArgs, GemmProblem}};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::builder().only(kp_null::BACKEND).memory_only().open()?;
+    /// let problem: GemmProblem = "gemm 1x8x16x32 f32:f32:f32 b=col".parse()?;
+    /// let plan = engine.plan(&problem)?;
+    /// let (x, weight) = (engine.zeros(&[8, 32], kp_hal::DType::F32)?, engine.zeros(&[16, 32], kp_hal::DType::F32)?);
+    /// let (mut y, mut queue) = (engine.alloc(8 * 16 * 4)?, engine.queue()?);
+    /// queue.wait(engine.default_queue().mark()?)?;
+    /// plan.launch(&mut *queue, &GemmArgs::new(x.codes(), weight.codes(), y.slice_mut()))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn codes(&self) -> Slice<'_> {
         let dtype = self.format.dtype;
         let start = dtype.bytes(self.extent.start as u64);
         let bytes = dtype.bytes(self.extent.span() as u64);
@@ -121,15 +137,18 @@ impl Tensor {
         self.data.codes.slice().at(start..start + bytes)
     }
 
-    pub(super) fn scale(&self) -> Option<Slice<'_>> {
+    /// The scales, if the format has any, in its layout; otherwise as [`Tensor::codes`].
+    pub fn scale(&self) -> Option<Slice<'_>> {
         self.data.scale.as_ref().map(Buffer::slice)
     }
 
-    pub(super) fn global(&self) -> Option<Slice<'_>> {
+    /// The one f32 of `@nv`; otherwise as [`Tensor::codes`].
+    pub fn global(&self) -> Option<Slice<'_>> {
         self.data.global.as_ref().map(Buffer::slice)
     }
 
-    pub(super) fn zero(&self) -> Option<Slice<'_>> {
+    /// The zero points, if the format has any, one per scale; otherwise as [`Tensor::codes`].
+    pub fn zero(&self) -> Option<Slice<'_>> {
         self.data.zero.as_ref().map(Buffer::slice)
     }
 
