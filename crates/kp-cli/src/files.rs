@@ -1,9 +1,9 @@
 //! Files that are whole or not there.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::{
     ffi::OsString,
-    fs,
+    fs::{self, TryLockError},
     io::Write,
     path::{Path, PathBuf},
     process,
@@ -28,12 +28,15 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
 /// Refuses a path that could not be written to at the end of a long run.
 ///
 /// # Errors
-/// The folder that is missing, or the path that is a folder.
+/// The folder that is missing or may not be written to, or the path that is a folder.
 pub(crate) fn check_writable(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     anyhow::ensure!(parent.is_dir(), "cannot write {}: {} is no folder", path.display(), parent.display());
     anyhow::ensure!(!path.is_dir(), "cannot write {}: it is a folder", path.display());
-    Ok(())
+    let beside = with_suffix(path, &format!(".{}.tmp", process::id()));
+    fs::File::create(&beside)
+        .and_then(|_| fs::remove_file(&beside))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A file that grows by whole lines and gets its name when it is complete. Until then, and for good if the program is
@@ -48,13 +51,20 @@ impl Lines {
     /// Starts the file, making its folder.
     ///
     /// # Errors
-    /// The path, and what the system said.
+    /// The path, and what the system said, or that another process is writing it.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
         let part = with_suffix(path, ".part");
-        let file = fs::File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
+        let cannot = || format!("cannot write {}", part.display());
+        // Emptied only once it is locked: it may be another's, and growing.
+        let file = fs::File::options().create(true).truncate(false).write(true).open(&part).with_context(cannot)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => bail!("{}: another process is writing it", cannot()),
+            // Some file systems have no locks: two writers are rarer there than users.
+            Ok(()) | Err(TryLockError::Error(_)) => file.set_len(0).with_context(cannot)?,
+        }
         Ok(Self { file, part, path: path.to_owned() })
     }
 
@@ -120,6 +130,8 @@ mod tests {
         let mut lines = Lines::create(&path).expect("it can be made");
         lines.push("{}").expect("it can be written");
         assert!(!path.exists() && with_suffix(&path, ".part").exists());
+        let second = Lines::create(&path).map(|_| ()).expect_err("it is being written").to_string();
+        assert!(second.ends_with("x.jsonl.part: another process is writing it"), "{second}");
         lines.finish().expect("it can be renamed");
         assert_eq!(fs::read_to_string(&path).expect("it is there"), "{}\n");
         fs::remove_dir_all(folder).expect("it can be removed");

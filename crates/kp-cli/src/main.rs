@@ -46,11 +46,11 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// Opens the device.
+    /// Opens the device, and says what of the wisdom file is not used.
     ///
     /// # Errors
     /// What there is instead, if there is no such device.
-    pub(crate) fn open(&self) -> anyhow::Result<Engine> {
+    pub(crate) fn open(&self, out: &Output) -> anyhow::Result<Engine> {
         let builder = Engine::builder();
         let builder = match &self.device {
             Some(name) => builder.device(name.clone()),
@@ -58,10 +58,21 @@ impl Global {
         };
         match builder.open() {
             Err(kp_core::Error::NoDevice(none)) if self.device.is_some() => Err(usage(none.to_string())),
-            opened => Ok(opened?),
+            opened => {
+                let engine = opened?;
+                let warnings = engine.wisdom_warnings();
+                warnings.iter().take(SHOWN).for_each(|warning| out.remark(&format!("wisdom: {warning}")));
+                if warnings.len() > SHOWN {
+                    out.remark(&format!("wisdom: and {} more lines", warnings.len() - SHOWN));
+                }
+                Ok(engine)
+            }
         }
     }
 }
+
+/// Lines of a damaged wisdom file that are shown.
+const SHOWN: usize = 3;
 
 /// One row a command; each lives in the module of its name.
 #[derive(Subcommand)]

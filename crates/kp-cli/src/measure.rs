@@ -1,7 +1,7 @@
 //! Every kernel and variant on one problem: time, rate, fraction of the roofline, error.
 
 use crate::{
-    operands::{Host, Set},
+    operands::{Host, Set, check_room},
     record::{Row, round},
     suites::{Line, facts},
     timing::{self, Clock, Method, Timing},
@@ -136,15 +136,8 @@ impl OpVisitor for Measure<'_> {
         if left.is_empty() {
             return Ok(());
         }
+        check_room::<O>(&meter.engine, problem)?;
         let memory = meter.engine.device().memory()?;
-        // Operands once on the host, once on the device; the rest of what is free may hold further sets.
-        let host_bytes = kp_hal::op::Spec::bytes(problem.spec());
-        let needed = host_bytes.saturating_mul(if meter.caps.kind == kp_hal::DeviceKind::Cpu { 2 } else { 1 });
-        if needed > memory.free / 4 * 3 {
-            let [needed, free] = [needed, memory.free].map(crate::units::bytes);
-            outcome.skipped.push((None, format!("needs {needed}, {free} are free")));
-            return Ok(());
-        }
         watch("inputs");
         let host = Host::<O>::new(problem, &line.problem, meter.options.reference);
         let (count, cold) = meter.options.method.sets(host.bytes(), &meter.caps, (memory.free / 4).min(MOST_BYTES));

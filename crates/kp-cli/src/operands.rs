@@ -1,13 +1,14 @@
 //! Operands of a problem: made on the host as conformance makes them, and put on the device, once or several times.
 
-use anyhow::{Context, Result};
+use crate::units;
+use anyhow::{Context, Result, ensure};
 use kp_core::{
     Engine,
     tune::{Fill as _, Random},
 };
 use kp_hal::{
-    AnyProblem, Buffer, Queue,
-    op::{Args, Op, Problem, View},
+    AnyProblem, Buffer, DeviceKind, Queue,
+    op::{Args, Op, Problem, View, needs},
 };
 use kp_testkit::{Fill, FillKind, Judged, Operands, Output, compare::Comparison, judge_of};
 use std::marker::PhantomData;
@@ -24,6 +25,32 @@ pub(crate) struct Host<O: Op> {
 /// Multiply-adds of the f64 reference of a problem, infinite if the conformance suite does not know the op.
 pub(crate) fn reference_cost<O: Op>(problem: &Problem<O::Spec>) -> f64 {
     judge_of::<O>().map_or(f64::INFINITY, |judge: &'static Judged<O>| (judge.cost)(problem))
+}
+
+/// Refuses operands that have no room once on the host and once on the device, a quarter of what is free left to others: a
+/// host that is asked for too much ends the program, and with it what was measured before.
+///
+/// # Errors
+/// What is needed, and what is free.
+pub(crate) fn check_room<O: Op>(engine: &Engine, problem: &Problem<O::Spec>) -> Result<()> {
+    let needs = needs::<O>(problem);
+    let all = (0..<O::Args<'_> as Args<'_>>::OPERANDS.len()).map(|i| needs.get(i)).filter(|need| need.is_present());
+    let bytes = all.fold(0_u64, |sum, need| sum.saturating_add(need.bytes));
+    let check = |place: &str, needed: u64, free: u64| {
+        let fits = needed <= free / 4 * 3;
+        let [needed, free] = [needed, free].map(units::bytes);
+        ensure!(fits, "needs {needed} on the {place}, {free} are free");
+        Ok(())
+    };
+    let free = engine.device().memory()?.free;
+    if engine.caps().kind == DeviceKind::Cpu {
+        return check("host", bytes.saturating_mul(2), free);
+    }
+    check("device", bytes, free)?;
+    match engine.devices().iter().find(|device| device.info.caps.kind == DeviceKind::Cpu) {
+        Some(host) => check("host", bytes, host.backend.open(host.info.index)?.memory()?.free),
+        None => Ok(()),
+    }
 }
 
 impl<O: Op> Host<O> {

@@ -100,6 +100,8 @@ fn mistakes_get_one_line_and_a_code() {
         (&["bench", "--model", "llama-3-8b", "--weights", "int3"], 2, "weights must be one of bf16, "),
         (&["bench", GEMM, "--report", "/no/such/x.html"], 1, "cannot write /no/such/x.html: /no/such is no folder"),
         (&["bench", GEMM, "--peers", "/no/such.jsonl"], 1, "cannot read /no/such.jsonl"),
+        (&["bench", GEMM, "--against", "/no/such.jsonl"], 1, "cannot read /no/such.jsonl"),
+        (&["run", "gemm 1x200000x200000x100000 f32:f32:f32"], 1, "needs 640 GB on the host, "),
         (&["bench", GEMM, "--against", "x", "--threshold", "0.5"], 2, "--threshold must be at least 1, got 0.5"),
         (&["--json"], 2, "--json needs a command"),
         (&["tune", "nonsense"], 2, "`nonsense` is no suite"),
@@ -135,6 +137,51 @@ fn hostile_problems_neither_panic_nor_hang() {
         assert_eq!(output.status.code(), Some(2), "{:?}", problem.get(..20));
         assert!(output.stderr.len() < 1000 && !output.stderr.contains(&0x1b), "{}", stderr(&output));
     }
+}
+
+/// What is not used is said: a setting that names nothing, a file that is something else.
+#[test]
+fn settings_that_do_not_work_are_named() {
+    let with = |args: &[&str], name: &str, value: &str| kp(args).env(name, value).output().expect("kp runs");
+    let info = with(&["info"], "KP_DEVICE", "toaster");
+    assert!(
+        info.status.success() && stdout(&info).contains("KP_DEVICE=\"toaster\" names no device"),
+        "{}",
+        stdout(&info)
+    );
+    assert!(!stdout(&info).contains("kp uses this one"), "{}", stdout(&info));
+    assert!(stdout(&run(&["info"])).contains("(KP_DEVICE chooses this one)"));
+    assert!(stdout(&with(&["info"], "KP_DEVICE", "")).contains("(kp uses this one unless told otherwise)"));
+    assert_eq!(json(&["info", "--json"])["usual"], "cpu:0");
+
+    let folder = Folder::new("settings");
+    let (file, damaged) = (folder.path("no-wisdom"), folder.path("damaged"));
+    fs::write(&file, "something else\n").expect("it can be written");
+    fs::write(&damaged, format!("kp-wisdom 1\n{}", "nonsense\n".repeat(5))).expect("it can be written");
+    let explained = with(&["explain", GEMM], "KP_WISDOM", &file);
+    let said =
+        format!("wisdom: cannot read wisdom {file}: the first line must be `kp-wisdom 1`, got `something else`\n");
+    assert!(explained.status.success());
+    assert_eq!(stderr(&explained), said);
+    assert_eq!(stderr(&with(&["explain", GEMM, "-q"], "KP_WISDOM", &file)), "");
+    let explained = stderr(&with(&["explain", GEMM], "KP_WISDOM", &damaged));
+    assert!(
+        explained.starts_with("wisdom: line 2: expected ") && explained.ends_with("and 2 more lines\n"),
+        "{explained}"
+    );
+    let tuned = stderr(&with(&["tune", GEMM, "-q"], "KP_WISDOM", &file));
+    assert_eq!(tuned.matches("the first line must be").count(), 1, "{tuned}");
+}
+
+#[test]
+fn a_bench_of_nothing_fails() {
+    let output = run(&["bench", "--budget", "20ms", GEMM, "--kernel", "no-such"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = "error: nothing was measured: no kernel whose name contains `no-such`\n";
+    assert!(stderr(&output).ends_with(said), "{}", stderr(&output));
+    let output = run(&["bench", "--budget", "20ms", "gemm 1x200000x200000x100000 f32:f32:f32"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).ends_with("error: nothing was measured\n"), "{}", stderr(&output));
 }
 
 #[test]
@@ -218,6 +265,12 @@ fn bench_times_every_candidate_and_writes_whole_files() {
     let same = run(&["bench", "--budget", "20ms", GEMM, "--against", &record, "--threshold", "1000"]);
     assert!(same.status.success(), "{}", stderr(&same));
     assert!(stdout(&same).contains(&format!("{candidates} rows compared: 0 slower")), "{}", stdout(&same));
+
+    // Nor is what is recorded now what it is compared with.
+    let empty = folder.path("empty");
+    fs::create_dir(&empty).expect("it can be made");
+    let first = run(&["bench", "--budget", "20ms", GEMM, "--record", &empty, "--against", &empty]);
+    assert!(first.status.success() && stderr(&first).contains("no record of problems"), "{}", stderr(&first));
 
     // A past that was a million times faster fails the run.
     let fast: String = fs::read_to_string(&record_file)
@@ -320,6 +373,28 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("kp ends");
     assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+}
+
+/// The suite goes on without a reader: its verdict is the exit code.
+#[test]
+fn a_reader_that_goes_away_does_not_change_the_verdict() {
+    let mut child =
+        kp(&["verify", "-q", "cpu/rope"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kp runs");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("kp ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+}
+
+/// Every write to /dev/full fails as on a full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn results_that_are_lost_are_an_error() {
+    for args in [&["info"][..], &["verify", "-q", "--list", "rope"]] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let output = kp(args).stdout(full).output().expect("kp runs");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(stderr(&output).contains("No space left on device"), "{args:?}: {}", stderr(&output));
+    }
 }
 
 #[cfg(unix)]

@@ -99,7 +99,7 @@ const REFERENCE: f64 = 3e7;
 /// Measures, prints, compares, and writes what was asked for. False if a result is wrong or a row became slower.
 ///
 /// # Errors
-/// A target that is none, a device that is not there, a file that cannot be read or written.
+/// A target that is none, a device that is not there, a file that cannot be read or written, nothing measured.
 pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool> {
     let suites = wanted(args)?;
     if args.list {
@@ -114,7 +114,7 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         files::check_writable(path)?;
     }
     let peers = args.peers.as_deref().map(read_peers).transpose()?.unwrap_or_default();
-    let engine = global.open()?;
+    let engine = global.open(out)?;
     let class = hardware::class(engine.info());
     let options = Options {
         budget: args.budget,
@@ -126,11 +126,15 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         warm: args.warm,
         method: args.method,
     };
+    let old =
+        |suite: &Suite| args.against.as_deref().map(|path| against::find(path, &class, &suite.name, out)).transpose();
+    // Before measuring: what cannot be read must not cost minutes, and what is recorded now must not be compared with itself.
+    let olds = suites.iter().map(|suite| Ok(old(suite)?.flatten())).collect::<Result<Vec<_>>>()?;
     out.remark(&format!("{}: measuring peaks", engine.info().name));
     let mut meter = Meter::new(engine.clone(), options)?;
     out.remark(&format!("{}, {}", units::bandwidth(meter.caps.bytes_per_s), meter.peaks));
     let (mut good, mut done) = (true, Vec::new());
-    for suite in suites {
+    for (suite, old) in suites.into_iter().zip(olds) {
         let mut bench =
             Bench { meter: &mut meter, peers: &peers, rows: Vec::new(), skipped: Vec::new(), wrong: Vec::new() };
         let header = header(&engine, bench.meter, &suite, &class);
@@ -149,8 +153,8 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         }
         let Bench { mut rows, skipped, wrong, .. } = bench;
         let mut comparison = None;
-        if let Some(path) = &args.against {
-            comparison = against::compare(path, &header, &mut rows, &mut meter, args.threshold, out)?;
+        if let Some(old) = old {
+            comparison = Some(against::compare(old, &mut rows, &mut meter, args.threshold, out)?);
         }
         good &= wrong.is_empty() && comparison.as_ref().is_none_or(against::Comparison::is_good);
         done.push(print::Done {
@@ -163,10 +167,16 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
     if out.json {
         out.print_json(&print::as_json(&done))?;
     }
+    let nothing = done.iter().all(|done| done.run.record.rows.is_empty());
     if let Some(path) = &args.report {
         let runs: Vec<Run> = done.into_iter().map(|done| done.run).collect();
         files::write(path, &report::page(&runs)?)?;
         out.remark(&format!("wrote {}", path.display()));
+    }
+    if nothing {
+        let of =
+            args.kernel.as_ref().map_or_else(String::new, |part| format!(": no kernel whose name contains `{part}`"));
+        bail!("nothing was measured{of}");
     }
     Ok(good)
 }

@@ -22,7 +22,7 @@ pub(crate) struct Args {
 /// A problem that makes no sense, a device that is not there.
 pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool> {
     let problem = suites::problem(&args.problem)?;
-    let explanation = explain(&global.open()?, &problem);
+    let explanation = explain(&global.open(out)?, &problem);
     match out.json {
         true => out.print_json(&as_json(&explanation))?,
         false => out.print(&explanation.to_string())?,

@@ -3,7 +3,7 @@
 use crate::{Global, hardware, output::Output, units};
 use anyhow::Result;
 use kp_core::{
-    Engine,
+    Engine, Env,
     registry::{Listed, Registry},
 };
 use kp_hal::{
@@ -30,6 +30,9 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         Some(name) => found.choose(Some(name)).map_err(|none| crate::usage(none.to_string()))?,
         None => found.devices.iter().collect(),
     };
+    let asked = Env::process().device;
+    let usual = found.choose(asked.as_deref()).ok().map(|those| those[0]);
+    let usual = Usual { asked: asked.as_deref(), device: usual };
     let mut described = Vec::new();
     for device in chosen {
         let caps = match args.measure {
@@ -39,10 +42,34 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         described.push((device, caps));
     }
     match out.json {
-        true => out.print_json(&as_json(&found, &described, args.measure))?,
-        false => out.print(&as_text(&found, &described, args.measure))?,
+        true => out.print_json(&as_json(&found, &described, &usual, args.measure))?,
+        false => out.print(&as_text(&found, &described, &usual, args.measure))?,
     }
     Ok(!described.is_empty())
+}
+
+/// What kp uses if nothing is said.
+struct Usual<'f> {
+    /// What `KP_DEVICE` says.
+    asked: Option<&'f str>,
+    /// `None` if that names no device.
+    device: Option<&'f Listed>,
+}
+
+impl Usual<'_> {
+    /// What is to be said of `device`.
+    fn remark(&self, device: &Listed) -> &'static str {
+        match (self.device, self.asked) {
+            (Some(usual), None) if std::ptr::eq(usual, device) => "  (kp uses this one unless told otherwise)",
+            (Some(usual), Some(_)) if std::ptr::eq(usual, device) => "  (KP_DEVICE chooses this one)",
+            _ => "",
+        }
+    }
+}
+
+/// `cpu:0`.
+fn name(device: &Listed) -> String {
+    format!("{}:{}", device.backend.name(), device.info.index)
 }
 
 fn measured(device: Arc<dyn kp_hal::Device>) -> kp_hal::Result<Caps> {
@@ -71,14 +98,14 @@ const fn kind(caps: &Caps) -> &'static str {
     }
 }
 
-fn as_json(found: &Registry, described: &[(&Listed, Caps)], measured: bool) -> Value {
+fn as_json(found: &Registry, described: &[(&Listed, Caps)], usual: &Usual<'_>, measured: bool) -> Value {
     let devices = described.iter().map(|(device, caps)| {
         let rates: serde_json::Map<_, _> =
             DType::ALL.iter().map(|&t| (t.to_string(), caps.rates.get(t).into())).collect();
         let kernels: serde_json::Map<_, _> =
             kernels(device.backend).into_iter().map(|(op, n)| (op.to_owned(), n.into())).collect();
         json!({
-            "device": format!("{}:{}", device.backend.name(), device.info.index),
+            "device": name(device),
             "backend": device.backend.name(),
             "name": device.info.name,
             "class": hardware::class(&device.info),
@@ -108,18 +135,17 @@ fn as_json(found: &Registry, described: &[(&Listed, Caps)], measured: bool) -> V
     });
     json!({
         "kp": env!("CARGO_PKG_VERSION"),
+        "usual": usual.device.map(name),
         "devices": devices.collect::<Vec<_>>(),
         "twins": found.twins.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "unavailable": found.unavailable.iter().map(|one| json!({ "what": one.what, "why": one.why })).collect::<Vec<_>>(),
     })
 }
 
-fn as_text(found: &Registry, described: &[(&Listed, Caps)], measured: bool) -> String {
+fn as_text(found: &Registry, described: &[(&Listed, Caps)], usual: &Usual<'_>, measured: bool) -> String {
     let mut text = String::new();
-    for (at, (device, caps)) in described.iter().enumerate() {
-        let first = if at == 0 { "  (kp uses this one unless told otherwise)" } else { "" };
-        let name = format!("{}:{}", device.backend.name(), device.info.index);
-        let _ = writeln!(text, "{name}  {}{first}", device.info.name);
+    for (device, caps) in described {
+        let _ = writeln!(text, "{}  {}{}", name(device), device.info.name, usual.remark(device));
         for (what, value) in facts(device, caps, measured) {
             if !value.is_empty() {
                 wrapped(&mut text, what, &value);
@@ -129,6 +155,9 @@ fn as_text(found: &Registry, described: &[(&Listed, Caps)], measured: bool) -> S
     }
     if described.is_empty() {
         text.push_str("no device\n\n");
+    }
+    if let Usual { asked: Some(asked), device: None } = usual {
+        let _ = writeln!(text, "KP_DEVICE={asked:?} names no device: kp opens none unless told otherwise");
     }
     for twin in &found.twins {
         let _ = writeln!(text, "{twin}: a device of the list again, seen by another driver");

@@ -2,7 +2,7 @@
 
 use crate::{
     Global,
-    operands::{Host, Set, reference_cost},
+    operands::{Host, Set, check_room, reference_cost},
     output::Output,
     suites::{self, Facts, facts},
     timing::{self, Clock, Method, Timing},
@@ -46,6 +46,7 @@ impl OpVisitor for Go<'_> {
     fn visit<O: Op>(self, problem: &Problem<O::Spec>) -> Result<Ran> {
         let engine = self.engine;
         let plan = engine.plan(problem)?;
+        check_room::<O>(engine, problem)?;
         let mut queue = engine.queue()?;
         let host = Host::<O>::new(problem, self.problem, REFERENCE_LIMIT);
         let free = engine.device().memory()?.free;
@@ -83,7 +84,7 @@ const MOST_BYTES: u64 = 1 << 30;
 /// A problem that makes no sense or that no kernel runs, a device that is not there or fails.
 pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool> {
     let problem = suites::problem(&args.problem)?;
-    let engine = global.open()?;
+    let engine = global.open(out)?;
     let ran = problem.visit(Go { engine: &engine, problem: &problem })?;
     let facts = facts(&problem);
     let (compute, memory) = facts.floors(engine.caps());

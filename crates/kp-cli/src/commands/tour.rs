@@ -31,7 +31,7 @@ pub(crate) fn run(global: &Global, out: &mut Output) -> Result<bool> {
     let Info { args } = Info::parse_from(["kp"]);
     info::run(global, &args, out)?;
     out.print("\nwho could run what, and who is expected to win (kp explain PROBLEM):\n")?;
-    let engine = global.open()?;
+    let engine = global.open(out)?;
     for suite in suites::resolve(&[SUITE.to_owned()])? {
         for line in suite.sections.iter().flat_map(|section| &section.lines) {
             out.print(&format!("\n{}\n{}", line.text, explain::explain(&engine, &line.problem)))?;

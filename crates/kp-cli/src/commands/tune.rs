@@ -37,7 +37,7 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
             }
         }
     }
-    let engine = global.open()?;
+    let engine = global.open(out)?;
     engine.check_wisdom_writable()?;
     // Saved with the times: explanations compare them with what the device reaches.
     engine.measure_peaks()?;

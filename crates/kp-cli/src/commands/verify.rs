@@ -1,7 +1,7 @@
 //! `kp verify`: the conformance suite on this machine.
 
 use crate::{Global, output::Output, usage};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use kp_core::Engine;
 use kp_hal::Backend;
 use kp_testkit::Suite;
@@ -50,8 +50,12 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         let suite = Suite::new(backend);
         let mut words: Vec<&str> = args.filters.iter().map(String::as_str).collect();
         words.extend(args.list.then_some("--list"));
-        let mut seen = Watch { text: String::new(), partial: Vec::new(), through: !out.json };
+        let mut seen = Watch { text: String::new(), partial: Vec::new(), through: !out.json, lost: None };
         good &= suite.run_with(&words, &mut seen) == ExitCode::SUCCESS;
+        // Who reads no further still gets the verdict, as the exit code; a full disk has lost results.
+        if let Some(error) = seen.lost.filter(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+            return Err(error).context("cannot write results");
+        }
         let report = report(backend.name(), &seen.text);
         tests += report.passed + report.failed.len() + report.listed;
         reports.push(report.json);
@@ -66,17 +70,20 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
     Ok(good)
 }
 
-/// Passes text on as it comes, and keeps it.
+/// Passes text on as it comes, as long as that works, and keeps it.
 struct Watch {
     text: String,
     partial: Vec<u8>,
     through: bool,
+    /// Why it is passed on no more.
+    lost: Option<io::Error>,
 }
 
 impl io::Write for Watch {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.through {
-            io::stdout().write_all(bytes)?;
+        if self.through && self.lost.is_none() {
+            let mut stdout = io::stdout();
+            self.lost = stdout.write_all(bytes).and_then(|()| stdout.flush()).err();
         }
         self.partial.extend_from_slice(bytes);
         if bytes.ends_with(b"\n") {
@@ -87,7 +94,7 @@ impl io::Write for Watch {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.through { io::stdout().flush() } else { Ok(()) }
+        Ok(())
     }
 }
 

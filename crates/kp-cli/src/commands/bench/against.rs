@@ -46,20 +46,17 @@ impl Comparison {
     }
 }
 
-/// Compares `rows` with the record that `path` names, or with the newest of the class and suite below it. Rows that look
-/// slower are measured once more, and the faster of both counts. `None` if there is no record.
+/// A record to compare with.
+pub(super) struct Old {
+    path: PathBuf,
+    record: Record,
+}
+
+/// The record that `path` names, or the newest of the class and suite below it; `None`, and a remark, if there is none.
 ///
 /// # Errors
-/// A record that cannot be read, output that cannot be written.
-pub(super) fn compare(
-    path: &Path,
-    header: &Header,
-    rows: &mut [Row],
-    meter: &mut Meter,
-    threshold: f64,
-    out: &mut Output,
-) -> Result<Option<Comparison>> {
-    let Header { class, suite, .. } = header;
+/// A record that cannot be read.
+pub(super) fn find(path: &Path, class: &str, suite: &str, out: &Output) -> Result<Option<Old>> {
     let path = if path.is_dir() { newest(&path.join(class), suite)? } else { Some(path.to_owned()) };
     let Some(path) = path else {
         out.remark(&format!(
@@ -68,13 +65,27 @@ pub(super) fn compare(
         ));
         return Ok(None);
     };
-    let old = Record::read(&path)?;
-    if old.header.class != *class {
+    let record = Record::read(&path)?;
+    if record.header.class != class {
         out.remark(&format!(
             "the record is of class {}, this machine is {class}: times of different machines",
-            old.header.class
+            record.header.class
         ));
     }
+    Ok(Some(Old { path, record }))
+}
+
+/// Compares `rows` with a record. Rows that look slower are measured once more, and the faster of both counts.
+///
+/// # Errors
+/// Output that cannot be written.
+pub(super) fn compare(
+    Old { path, record: old }: Old,
+    rows: &mut [Row],
+    meter: &mut Meter,
+    threshold: f64,
+    out: &mut Output,
+) -> Result<Comparison> {
     let suspects: Vec<usize> = Changes::of(&old, rows).slower(threshold).map(|change| change.row).collect();
     if !suspects.is_empty() {
         out.remark(&format!("measuring {} suspicious rows once more", suspects.len()));
@@ -100,7 +111,7 @@ pub(super) fn compare(
     if !out.json {
         out.print(&text(&comparison, &old.header, rows))?;
     }
-    Ok(Some(comparison))
+    Ok(comparison)
 }
 
 fn text(comparison: &Comparison, old: &Header, rows: &[Row]) -> String {
