@@ -6,7 +6,7 @@
 //! Weights of 4 bits are rounded with the inputs in view that sentences of `calibration.txt` bring about
 //! ([`Tensor::quantize_for`]), layer by layer: each sees what the rounded layers before it make.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use kp_core::{
     Engine, Tensor,
     calibrate::Rounded,
@@ -149,6 +149,11 @@ pub struct Embedded {
     pub tokens: usize,
 }
 
+/// One more than the largest id that the tokenizer gives.
+fn ids_of(tokenizer: &Tokenizer) -> usize {
+    tokenizer.get_vocab(true).into_values().max().map_or(0, |largest| largest as usize + 1)
+}
+
 /// Where `cargo xtask model minilm` puts the model.
 pub fn default_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/models/minilm")
@@ -180,11 +185,14 @@ impl MiniLm {
         let weights = engine.load(dir.join(WEIGHTS)).context("cannot load the weights")?;
         let read = Reader { weights: &weights, precision };
 
-        let positions = read.plain("embeddings.position_embeddings.weight")?;
+        let words = read.table("embeddings.word_embeddings.weight")?;
+        let (ids, rows) = (ids_of(&tokenizer), words.shape()[0]);
+        ensure!(ids <= rows, "{TOKENIZER} has {ids} words and {WEIGHTS} {rows}: they are of two models");
+        let positions = read.table("embeddings.position_embeddings.weight")?;
         let first_type = engine.zeros(&[positions.shape()[0]], DType::I32)?;
-        let types = read.plain("embeddings.token_type_embeddings.weight")?.gather(&first_type)?;
+        let types = read.table("embeddings.token_type_embeddings.weight")?.gather(&first_type)?;
         let mut model = Self {
-            words: read.plain("embeddings.word_embeddings.weight")?,
+            words,
             positions: positions.add(&types)?,
             norm: read.norm("embeddings.LayerNorm")?,
             layers: Vec::new(),
@@ -290,6 +298,14 @@ struct Reader<'w> {
 impl Reader<'_> {
     fn plain(&self, name: &str) -> anyhow::Result<Tensor> {
         Ok(self.weights.get(name)?.cast(self.precision.activations())?)
+    }
+
+    /// A table of tokens' numbers, a row for each.
+    fn table(&self, name: &str) -> anyhow::Result<Tensor> {
+        let table = self.plain(name)?;
+        let shape = table.shape();
+        ensure!(matches!(shape, [_, HIDDEN]), "{name} must be of rows of {HIDDEN} numbers, its shape is {shape:?}");
+        Ok(table)
     }
 
     fn norm(&self, name: &str) -> anyhow::Result<Affine> {
