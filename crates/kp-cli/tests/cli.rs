@@ -390,7 +390,7 @@ fn a_reader_that_goes_away_does_not_change_the_verdict() {
 #[test]
 fn results_that_are_lost_are_an_error() {
     for args in [&["info"][..], &["verify", "-q", "--list", "rope"]] {
-        let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let full = fs::File::options().write(true).open("/dev/full").expect("there is one on Linux");
         let output = kp(args).stdout(full).output().expect("kp runs");
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(stderr(&output).contains("No space left on device"), "{args:?}: {}", stderr(&output));
