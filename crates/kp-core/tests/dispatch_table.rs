@@ -41,7 +41,6 @@ const OTHERS: &[&str] = &[
 ];
 
 /// Few rows, scales of every kind, experts.
-#[cfg(feature = "nvidia")]
 const GPU_PRODUCTS: &[&str] = &[
     "gemm 1x16x6144x4096 bf16:bf16:bf16 b=col",
     "gemm 1x128x7168x16384 bf16:bf16:bf16 b=col",
@@ -135,7 +134,6 @@ fn winners_of_the_processors_are_as_written() {
 }
 
 /// GPUs that need not be here. Winners alone, as above.
-#[cfg(feature = "nvidia")]
 #[test]
 fn winners_of_nvidia_gpus_are_as_written() {
     use kp_testkit::caps::{b200, h200, rtx_4090, rtx_5090};
