@@ -6,7 +6,8 @@
 //!   and in L1  └──────┘    k │ │ │ │ │  codes become numbers in registers and meet every row at once
 //!                            └─┴─┴─┴─┘
 //! ```
-//! See [`super::few::dots`] for the loop of one row and [`super::few::unpack`] for those of more. Limits: codes of 32, 16, 8 or 4 bits that AVX-512 with VBMI turns into f32;
+//! See [`super::few::dots`] for the loop of one row and [`super::few::unpack`] for those of more. Limits: codes of 32, 16, 8
+//! or 4 bits that AVX-512 with VBMI turns into f32, and of 4 bits one row, since more are [`super::avx512_four_bits`]'s;
 //! scales that change along k do so at multiples of 16; sums are in another order than `packed` has, so not
 //! `batch-invariant`.
 
@@ -37,7 +38,7 @@ use std::{marker::PhantomData, sync::Arc};
 pub(crate) struct Avx512FewRows;
 
 /// What the loops use; VBMI for 8-bit floats.
-const FEATURES: [&str; 5] = ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi"];
+pub(super) const FEATURES: [&str; 5] = ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi"];
 
 impl Kernel<Gemm> for Avx512FewRows {
     fn name(&self) -> &'static str {
@@ -72,6 +73,9 @@ impl Kernel<Gemm> for Avx512FewRows {
         }
         if kind(p.b.dtype()).is_none() {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+        }
+        if kind(p.b.dtype()) == Some(Kind::Nibbles) && p.m > 1 {
+            return Err(Unsupported::TooLarge { dim: "m", max: 1, got: p.m.into() });
         }
         if varies(p) && !lists::can_list(&p.b, p.k) {
             return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
@@ -114,7 +118,7 @@ fn kind(dtype: DType) -> Option<Kind> {
 }
 
 /// Whether scales or zero points are applied within sums.
-fn varies(spec: &GemmSpec) -> bool {
+pub(super) fn varies(spec: &GemmSpec) -> bool {
     let format = spec.b.format;
     format.has_zero() || format.scheme != Scheme::None && format.block().1 < spec.k
 }
@@ -150,7 +154,8 @@ struct Numbers<E> {
     kind: Kind,
     table: Box<Table>,
     one_row: OneRow,
-    unpack: Unpack,
+    /// Not of four bits, which have one row here.
+    unpack: Option<Unpack>,
     varies: bool,
     /// Elements that share an entry of the lists.
     share: usize,
@@ -163,7 +168,7 @@ impl<E> Numbers<E> {
         let kind = kind(dtype).expect("a supported type");
         macro_rules! loops {
             ($kind:ident) => {
-                (dots::<$kind, { one_row(Kind::$kind) }> as OneRow, unpack::<$kind> as Unpack)
+                (dots::<$kind, { one_row(Kind::$kind) }> as OneRow, Some(unpack::<$kind> as Unpack))
             };
         }
         let (one_row, unpack) = match kind {
@@ -173,7 +178,7 @@ impl<E> Numbers<E> {
             Kind::I8 => loops!(I8),
             Kind::U8 => loops!(U8),
             Kind::Bytes => loops!(Bytes),
-            Kind::Nibbles => loops!(Nibbles),
+            Kind::Nibbles => (dots::<Nibbles, { one_row(Kind::Nibbles) }> as OneRow, None),
         };
         let table = Box::new(table(kind, dtype));
         let varies = varies(spec);
@@ -208,7 +213,7 @@ impl<E> Numbers<E> {
 }
 
 /// What the codes of `dtype` are looked up in.
-fn table(kind: Kind, dtype: DType) -> Table {
+pub(super) fn table(kind: Kind, dtype: DType) -> Table {
     let mut table = Table([[0; 64]; 4]);
     match kind {
         Kind::Nibbles => {
@@ -330,8 +335,9 @@ impl<E: Tail> Dots for Numbers<E> {
                         MULTIPLY[height - 1](a, numbers, codes.step() / size_of::<f32>(), &mut of_rows);
                     } else {
                         let len = steps.len() * STEP;
+                        let unpack = self.unpack.expect("several rows of more than four bits");
                         for (column, numbers) in some.iter().zip(numbers.chunks_exact_mut(len)).take(breadth) {
-                            (self.unpack)(&self.table, self.share, *column, numbers);
+                            unpack(&self.table, self.share, *column, numbers);
                         }
                         MULTIPLY[height - 1](a, numbers, len, &mut of_rows);
                     }

@@ -11,6 +11,8 @@ mod avx512_few_panels;
 #[cfg(target_arch = "x86_64")]
 mod avx512_few_rows;
 #[cfg(target_arch = "x86_64")]
+mod avx512_four_bits;
+#[cfg(target_arch = "x86_64")]
 mod avx512_small;
 pub(crate) mod blocks;
 mod cuts;
@@ -41,6 +43,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_small::Avx512Small,
     &vnni_few_rows::VnniFewRows,
     &avx512_few_rows::Avx512FewRows,
+    &avx512_four_bits::Avx512FourBits,
     &avx512_few_panels::Avx512FewPanels,
     &amx_int8::AmxInt8,
     &amx_bf16::AmxBf16,

@@ -284,12 +284,12 @@ fn pairs(a: __m512, b: __m512) -> __m512 {
 
 /// The ends of columns that are no whole step, filled up with zeros; taken apart from them, so that columns of whole steps
 /// cost nothing.
-pub(super) type Ends<const C: usize> = [[u8; 4 * STEP]; C];
+pub(crate) type Ends<const C: usize> = [[u8; 4 * STEP]; C];
 
 /// Copies what each of `codes` has from byte `first` on.
 #[cold]
 #[inline(never)]
-pub(super) fn ends<const C: usize>(codes: [&[u8]; C], first: usize) -> Ends<C> {
+pub(crate) fn ends<const C: usize>(codes: [&[u8]; C], first: usize) -> Ends<C> {
     let mut ends = [[0; 4 * STEP]; C];
     for (end, codes) in ends.iter_mut().zip(codes) {
         let rest = &codes[first..];

@@ -3,6 +3,7 @@
 pub(crate) mod byte_dots;
 pub(crate) mod columns;
 pub(crate) mod dots;
+pub(crate) mod lanes;
 pub(crate) mod lists;
 pub(crate) mod panels;
 pub(crate) mod unpack;
