@@ -18,7 +18,7 @@ use super::{
     few::{
         columns::{self, Codes, Dots, Few, Task},
         dots::{BROAD_SHARE, Kind, SHARE, STEP, Table, ends},
-        lanes::{EIGHT, Each, LANES, SET, SQUARE, VECTORS, lanes, turn},
+        lanes::{EIGHT, Each, LANES, Later, SET, SQUARE, VECTORS, lanes, turn},
         lists::{self, Lists},
     },
     product::{Item, Product, finishes_in_f64},
@@ -119,10 +119,17 @@ impl Rows {
 /// Bytes of A that meet all columns of a task before the rest does: half of L2.
 const NEAR: usize = 512 << 10;
 
-/// Steps whose lists are turned at once.
-const UNIT: usize = SQUARE / 4 * BROAD_SHARE / STEP;
+/// Steps that are turned at once, whose lists are whole squares too.
+const UNIT: usize = LANES * BROAD_SHARE / STEP;
 
-type Loop = unsafe fn(&Table, &[f32], (&[Each<u32>], usize), (&[Each<f32>], &[Each<f32>]), &mut [Each<f32>]);
+type Loop = unsafe fn(
+    &Table,
+    &[f32],
+    (&[Each<u32>], usize),
+    (&[Each<f32>], &[Each<f32>]),
+    Option<Later<'_, '_>>,
+    &mut [Each<f32>],
+);
 
 /// Sums of numbers.
 struct Numbers<E> {
@@ -221,7 +228,7 @@ impl<E: Tail> Dots for Numbers<E> {
         for sums in sums.chunks_mut(ld).take(item.rows) {
             sums[..columns.len()].fill(E::ZERO);
         }
-        let mut turned = [[[0_u32; LANES]; VECTORS]; LANES];
+        let mut turned = [[[[0_u32; LANES]; VECTORS]; LANES]; UNIT];
         for first in (0..all_steps).step_by(self.near()) {
             let steps = first..(first + self.near()).min(all_steps);
             let inner = steps.start * STEP..(steps.end * STEP).min(k);
@@ -244,25 +251,30 @@ impl<E: Tail> Dots for Numbers<E> {
                     *line = codes.column(place(c));
                 }
                 totals.as_flattened_mut().as_flattened_mut().fill(0.0);
-                for (s, step) in steps.clone().enumerate() {
-                    // SAFETY: as above.
-                    unsafe {
-                        if (s + 1) * SQUARE <= lines[0].len() {
-                            turn(&lines, s * SQUARE, SET * codes.step(), &mut turned);
-                        } else {
-                            let last = ends(lines, s * SQUARE);
-                            turn(&last.each_ref().map(|end| &end[..SQUARE]), 0, 0, &mut turned);
-                        }
-                    }
-                    let shares = s * STEP / self.share..(s + 1) * STEP / self.share;
-                    let scales = &scales[shares.clone()];
-                    let zeros = if has_zero { &zeros[shares] } else { &[] };
-                    for (group, totals) in totals.chunks_exact_mut(height).enumerate() {
-                        let a = &a[(group * all_steps + step) * height * STEP..][..height * STEP];
+                for some in (0..steps.len()).step_by(UNIT) {
+                    let some = some..(some + UNIT).min(steps.len());
+                    for (s, turned) in some.clone().zip(&mut turned) {
                         // SAFETY: as above.
                         unsafe {
-                            (self.multiply)(&self.table, a, (&turned, self.share / EIGHT), (scales, zeros), totals)
-                        };
+                            if (s + 1) * SQUARE <= lines[0].len() {
+                                turn(&lines, s * SQUARE, turned);
+                            } else {
+                                let last = ends(lines, s * SQUARE);
+                                turn(&last.each_ref().map(|end| &end[..SQUARE]), 0, turned);
+                            }
+                        }
+                    }
+                    let turned = (turned[..some.len()].as_flattened(), self.share / EIGHT);
+                    let shares = some.start * STEP / self.share..some.end * STEP / self.share;
+                    let scales = &scales[shares.clone()];
+                    let zeros = if has_zero { &zeros[shares] } else { &[] };
+                    let later = (&lines, SET * codes.step() + some.start * SQUARE);
+                    for (group, totals) in totals.chunks_exact_mut(height).enumerate() {
+                        let a = &a[(group * all_steps + steps.start + some.start) * height * STEP..]
+                            [..some.len() * height * STEP];
+                        let later = (group == 0).then_some(later);
+                        // SAFETY: as above.
+                        unsafe { (self.multiply)(&self.table, a, turned, (scales, zeros), later, totals) };
                     }
                 }
                 let places = o - columns.start..(o + SET).min(columns.end) - columns.start;
@@ -297,6 +309,6 @@ unsafe fn turn_lists(list: impl Fn(usize, &mut [f32]), rows: &mut [f32], out: &m
     }
     for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        unsafe { turn(&lines, i * SQUARE, 0, out) };
+        unsafe { turn(&lines, i * SQUARE, out) };
     }
 }

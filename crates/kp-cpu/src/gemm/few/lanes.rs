@@ -39,36 +39,28 @@ pub(crate) type Each<T> = [[T; LANES]; VECTORS];
 /// Bytes of each line that are turned at once.
 pub(crate) const SQUARE: usize = 4 * LANES;
 
-/// Writes four bytes of each of `lines`, from byte `at` on, beside each other, then the next four, and so on; asks for what
-/// lies `ahead` bytes from there.
+/// Writes four bytes of each of `lines`, from byte `at` on, beside each other, then the next four, and so on.
 ///
 /// # Panics
 /// If lines end before [`SQUARE`] bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn turn<T: Number>(lines: &[&[u8]; SET], at: usize, ahead: usize, out: &mut [Each<T>; LANES]) {
+pub(crate) fn turn<T: Number>(lines: &[&[u8]; SET], at: usize, out: &mut [Each<T>; LANES]) {
     const { assert!(size_of::<T>() == 4, "four bytes") };
     for (v, lines) in lines.as_chunks::<LANES>().0.iter().enumerate() {
-        turn_square(lines, (at, ahead), out, v);
+        turn_square(lines, at, out, v);
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-fn turn_square<T: Number>(
-    lines: &[&[u8]; LANES],
-    (at, ahead): (usize, usize),
-    out: &mut [Each<T>; LANES],
-    vector: usize,
-) {
+fn turn_square<T: Number>(lines: &[&[u8]; LANES], at: usize, out: &mut [Each<T>; LANES], vector: usize) {
     // The squares of four in each quarter: vector `c` of a four holds their column `c` of every quarter.
     let mut fours = [[_mm512_setzero_si512(); 4]; 4];
     for (four, lines) in fours.iter_mut().zip(lines.as_chunks::<4>().0) {
         let mut rows = [_mm512_setzero_si512(); 4];
         for (row, line) in rows.iter_mut().zip(lines) {
-            let square = line[at..at + SQUARE].as_ptr();
-            ask(square.wrapping_add(ahead), SQUARE);
             // SAFETY: as many bytes.
-            *row = unsafe { _mm512_loadu_si512(square.cast()) };
+            *row = unsafe { _mm512_loadu_si512(line[at..at + SQUARE].as_ptr().cast()) };
         }
         let [a, b, c, d] = rows;
         let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
@@ -94,8 +86,12 @@ fn store<T: Number>(v: __m512i, out: &mut [T; LANES]) {
     unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), v) }
 }
 
+/// Memory that is needed later: the line of each column that lies so many bytes from there.
+pub(crate) type Later<'l, 'a> = (&'l [&'a [u8]; SET], usize);
+
 /// Adds to `sums` the products of `R` rows `a`, number by number of k, with the columns of `codes`, of which `shared` have an
-/// entry of `scales`, and of `zeros` if there are any.
+/// entry of `scales`, and of `zeros` if there are any. Asks meanwhile for as many codes of `later`: all at once would keep
+/// those waiting that are turned next.
 ///
 /// # Panics
 /// If rows, scales or zero points are short.
@@ -105,6 +101,7 @@ pub(crate) fn lanes<const R: usize>(
     a: &[f32],
     (codes, shared): (&[Each<u32>], usize),
     (scales, zeros): (&[Each<f32>], &[Each<f32>]),
+    later: Option<Later<'_, '_>>,
     sums: &mut [Each<f32>],
 ) {
     let shares = codes.len() / shared;
@@ -120,6 +117,11 @@ pub(crate) fn lanes<const R: usize>(
                     unsafe {
                         let codes = codes.as_ptr().add(i).cast::<__m512i>();
                         let a = a.as_ptr().add(i * EIGHT * R);
+                        if let Some((lines, ahead)) = later {
+                            for line in &lines.as_chunks::<VECTORS>().0[i % LANES] {
+                                ask(line.as_ptr().wrapping_add(ahead + i / LANES * SQUARE), SQUARE);
+                            }
+                        }
                         $({
                             let mut numbers = [_mm512_setzero_ps(); VECTORS];
                             for c in 0..VECTORS {
