@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   row ─ blocks ▶ largest magnitudes ─▶ scales, stored ─▶ divisors
-//!       ─ tiles of 1024, divided ▶ numbers ─ rounded ▶ codes
+//!       ─ tiles of 512, divided ▶ numbers ─ rounded ▶ codes
 //! ```
 
 mod divide;
@@ -153,10 +153,13 @@ impl<'a> Store<'a> {
             for (row, x) in rows() {
                 for (t, x) in x[span.clone()].chunks(TILE).enumerate() {
                     let tile = &mut tile[..x.len()];
+                    // In two parts: a processor asks for a dozen lines at a time, and for more it waits.
+                    let (half, all) = (done + tile.len() / 2, done + tile.len());
                     let dtype = self.divide(x, inner, divisors, tile);
+                    fetch_ahead(&next[of_next(done)..of_next(half)]);
                     self.put(dtype, tile, row, first + t * TILE);
-                    fetch_ahead(&next[of_next(done)..of_next(done + tile.len())]);
-                    done += tile.len();
+                    fetch_ahead(&next[of_next(half)..of_next(all)]);
+                    done = all;
                 }
             }
         }
@@ -294,10 +297,10 @@ impl<'a> Store<'a> {
 }
 
 /// Numbers that are divided at a time: they stay in the first cache until they are rounded.
-const TILE: usize = 1024;
+const TILE: usize = 512;
 
 /// Blocks of a tile, at most: its share of the shortest ones that matter, of 16.
-const BLOCKS: usize = 64;
+const BLOCKS: usize = 32;
 
 /// Bytes of codes that wait to be streamed.
 const STAGE: usize = 2048;

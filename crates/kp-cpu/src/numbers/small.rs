@@ -88,9 +88,10 @@ impl Small {
 #[inline(always)]
 pub(crate) fn encode_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
-    let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
-    let nan = (bits >> 16) as u16 | 0x40;
-    if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let nan = bits | 0x40_0000;
+    // Chosen before they are cut to half, which takes several steps.
+    ((if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) >> 16) as u16
 }
 
 /// The power of two that a code of E8M0 stands for.
