@@ -348,6 +348,23 @@ def converting():
     return rows
 
 
+def quantizing():
+    """PyTorch has no such op: a largest magnitude, a quotient and a cast, one after the other."""
+
+    def scaled(x, block):
+        parts = x.view(len(x), -1, block)
+        scales = parts.abs().amax(-1, keepdim=True).float().clamp_min(1e-30) / 448
+        return (parts / scales).to(torch.float8_e4m3fn), scales
+
+    rows = []
+    for count in (512, 8192):
+        for dtype in (F32, BF16):
+            for scheme, block in (("row", 4096), ("1x128", 128)):
+                to = {"torch": over_rows(count, dtype, lambda x, block=block: scaled(x, block))}
+                rows.append(Row(f"quantize {count}x4096 {NAMES[dtype]}:e4m3@{scheme}", count > 1024, **to))
+    return rows
+
+
 FAMILIES = {
     "f32": lambda: products(F32),
     "bf16": lambda: products(BF16),
@@ -360,6 +377,7 @@ FAMILIES = {
     "decode-bf16": lambda: decoding(BF16),
     "rows": normalizing,
     "casts": converting,
+    "quantize": quantizing,
 }
 
 
