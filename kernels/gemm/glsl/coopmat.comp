@@ -11,6 +11,9 @@
 #endif
 // also bf16: OF_BF16=1
 // also open: OPEN=1
+// also weights: WEIGHTS=1
+// also weights_bf16: WEIGHTS=1 OF_BF16=1
+// also weights_open: WEIGHTS=1 OPEN=1
 
 // D = A·B of 16-bit floats on the matrix unit, sums in f32, through VK_KHR_cooperative_matrix.
 //
@@ -24,8 +27,10 @@
 // Steps are so made of eight elements at once, without a look at any: for rows and columns that are not there the last one is
 // loaded, and its sums are not stored. What is left of k, and operands that do not lie that way, are brought element by element.
 //
+// With WEIGHTS, B has codes of 8 or 4 bits, scaled or not, its columns contiguous: they become ELEMENT on the way to shared memory.
+//
 // Sums are made in order of k, M, N and K being the same for every problem, so a row's bits depend on nothing but the row.
-// Limits: A and B both of the type that ELEMENT is; sizes below 2^31; shapes that the driver lists.
+// Limits: A, and B but for WEIGHTS, of the type that ELEMENT is; sizes below 2^31; shapes that the driver lists.
 
 #include "gemm/glsl/finish.glsl"
 #include "gemm/glsl/operands.glsl"
@@ -81,16 +86,10 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly restrict 
 
 // What is on its way to shared memory.
 uvec4 next_a[A_TURNS];
-uvec4 next_b[B_TURNS];
 
 // A's code at (`row`, `col`), 0 outside.
 uint a_code(uint64_t origin, uint row, uint col) {
     return row < m && col < k ? code_at(a, a_place(origin, row, col), A_TYPE) : 0u;
-}
-
-// B's code at row `row` and place `at`, 0 outside.
-uint b_code(uint64_t origin, uint row, uint at) {
-    return row < k && at < n ? code_at(b, b_place(origin, row, column(at)), B_TYPE) : 0u;
 }
 
 // Eight elements of A along its line from (`row`, `col`).
@@ -101,18 +100,6 @@ uvec4 a_piece(uint64_t origin, uint row, uint col) {
     uvec4 piece = uvec4(0u);
     [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
         piece[i / 2u] |= a_code(origin, row + (A_ALONG_K ? 0u : i), col + (A_ALONG_K ? i : 0u)) << 16u * (i % 2u);
-    }
-    return piece;
-}
-
-// Eight elements of B along its line from row `row` and place `at`.
-uvec4 b_piece(uint64_t origin, uint row, uint at) {
-    if ((RUNS & 2u) != 0u && row + (B_ALONG_K ? 7u : 0u) < k && at + (B_ALONG_K ? 0u : 7u) < n) {
-        return Fixed(b + 2ul * b_place(origin, row, column(at))).v;
-    }
-    uvec4 piece = uvec4(0u);
-    [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
-        piece[i / 2u] |= b_code(origin, row + (B_ALONG_K ? i : 0u), at + (B_ALONG_K ? 0u : i)) << 16u * (i % 2u);
     }
     return piece;
 }
@@ -129,45 +116,77 @@ uvec2 spot(uint e, uint pieces) {
 
 // Where a thread's pieces of the first step lie, or of the last rows that there are.
 uint64_t from_a[A_TURNS];
-uint64_t from_b[B_TURNS];
 
-void aim(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0) {
+void aim_a(uint64_t origin, uint row_0) {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
         const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, A_PIECES);
         const uint row = A_ALONG_K ? min(row_0 + at.x, m - 1u) : min(row_0 + 8u * at.y, m - 8u);
-        from_a[i] = a + 2ul * a_place(a_origin, row, A_ALONG_K ? 8u * at.y : at.x);
-    }
-    [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-        const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, B_PIECES);
-        const uint col = B_ALONG_K ? min(col_0 + at.x, n - 1u) : min(col_0 + 8u * at.y, n - 8u);
-        from_b[i] = b + 2ul * b_place(b_origin, B_ALONG_K ? 8u * at.y : at.x, column(col));
+        from_a[i] = a + 2ul * a_place(origin, row, A_ALONG_K ? 8u * at.y : at.x);
     }
 }
 
-// Sends for the step at `k_0`.
-void send_for(uint k_0) {
-    const uint64_t a_on = 2ul * k_0 * (A_ALONG_K ? 1u : a_ld);
-    const uint64_t b_on = 2ul * k_0 * (B_ALONG_K ? 1u : b_ld);
+// Sends for A's part of the step at `k_0`.
+void send_for_a(uint k_0) {
+    const uint64_t on = 2ul * k_0 * (A_ALONG_K ? 1u : a_ld);
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
         if (A_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < A_ALL) {
-            next_a[i] = Fixed(from_a[i] + a_on).v;
-        }
-    }
-    [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
-        if (B_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < B_ALL) {
-            next_b[i] = Fixed(from_b[i] + b_on).v;
+            next_a[i] = Fixed(from_a[i] + on).v;
         }
     }
 }
 
 // Puts what was sent for into shared memory.
-void put() {
+void put_a() {
     [[unroll]] for (uint i = 0u; i < A_TURNS; i++) {
         const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, A_PIECES);
         if (A_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < A_ALL) {
             parts[at.x * A_LINE + at.y] = next_a[i];
         }
     }
+}
+
+#ifdef WEIGHTS
+#include "gemm/glsl/coopmat_weights.glsl"
+#else
+uvec4 next_b[B_TURNS];
+
+// B's code at row `row` and place `at`, 0 outside.
+uint b_code(uint64_t origin, uint row, uint at) {
+    return row < k && at < n ? code_at(b, b_place(origin, row, column(at)), B_TYPE) : 0u;
+}
+
+// Eight elements of B along its line from row `row` and place `at`.
+uvec4 b_piece(uint which, uint64_t origin, uint row, uint at) {
+    if ((RUNS & 2u) != 0u && row + (B_ALONG_K ? 7u : 0u) < k && at + (B_ALONG_K ? 0u : 7u) < n) {
+        return Fixed(b + 2ul * b_place(origin, row, column(at))).v;
+    }
+    uvec4 piece = uvec4(0u);
+    [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
+        piece[i / 2u] |= b_code(origin, row + (B_ALONG_K ? i : 0u), at + (B_ALONG_K ? 0u : i)) << 16u * (i % 2u);
+    }
+    return piece;
+}
+
+uint64_t from_b[B_TURNS];
+
+void aim_b(uint which, uint64_t origin, uint col_0) {
+    [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
+        const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, B_PIECES);
+        const uint col = B_ALONG_K ? min(col_0 + at.x, n - 1u) : min(col_0 + 8u * at.y, n - 8u);
+        from_b[i] = b + 2ul * b_place(origin, B_ALONG_K ? 8u * at.y : at.x, column(col));
+    }
+}
+
+void send_for_b(uint k_0) {
+    const uint64_t on = 2ul * k_0 * (B_ALONG_K ? 1u : b_ld);
+    [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
+        if (B_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < B_ALL) {
+            next_b[i] = Fixed(from_b[i] + on).v;
+        }
+    }
+}
+
+void put_b() {
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
         const uvec2 at = spot(gl_LocalInvocationIndex + i * THREADS, B_PIECES);
         if (B_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < B_ALL) {
@@ -176,8 +195,26 @@ void put() {
     }
 }
 
+void weigh(uint which, uint col_0) {}
+
+// What the sums of the column at place `at` of the tile are multiplied by.
+float factor(uint at) {
+    return 1.0;
+}
+#endif
+
+void send_for(uint k_0) {
+    send_for_a(k_0);
+    send_for_b(k_0);
+}
+
+void put() {
+    put_a();
+    put_b();
+}
+
 // Brings a step of which not everything is there, or not eight elements at once, to shared memory.
-void bring(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0, uint k_0) {
+void bring(uint which, uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0, uint k_0) {
     [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < A_ALL; e += THREADS) {
         const uint line = e / A_PIECES;
         const uint at = e % A_PIECES * 8u;
@@ -186,7 +223,7 @@ void bring(uint64_t a_origin, uint64_t b_origin, uint row_0, uint col_0, uint k_
     [[dont_unroll]] for (uint e = gl_LocalInvocationIndex; e < B_ALL; e += THREADS) {
         const uint line = e / B_PIECES;
         const uint at = e % B_PIECES * 8u;
-        parts[B_PART + line * B_LINE + at / 8u] = b_piece(b_origin, k_0 + (B_ALONG_K ? at : line), col_0 + (B_ALONG_K ? line : at));
+        parts[B_PART + line * B_LINE + at / 8u] = b_piece(which, b_origin, k_0 + (B_ALONG_K ? at : line), col_0 + (B_ALONG_K ? line : at));
     }
 }
 
@@ -263,11 +300,16 @@ void make_steps(uint end) {
     }
 }
 
-// Stores alpha times the eight sums from piece `from` of shared memory.
-void store_run(uint from, uint which, uint row, uint col) {
+// What four sums from place `at` of the tile are multiplied by.
+vec4 four_factors(uint at) {
+    return vec4(factor(at), factor(at + 1u), factor(at + 2u), factor(at + 3u));
+}
+
+// Stores alpha times the eight sums from piece `from` of shared memory, of a tile from `col_0`.
+void store_eight(uint from, uint which, uint row, uint col_0, uint col) {
     const uint64_t at = which * d_stride + uint64_t(row) * d_ld + col;
-    const vec4 low = alpha * uintBitsToFloat(parts[from]);
-    const vec4 high = alpha * uintBitsToFloat(parts[from + 1u]);
+    const vec4 low = alpha * uintBitsToFloat(parts[from]) * four_factors(col - col_0);
+    const vec4 high = alpha * uintBitsToFloat(parts[from + 1u]) * four_factors(col - col_0 + 4u);
     if (D_TYPE == F32) {
         Quad(d + 4ul * at).v = floatBitsToUint(low);
         Quad(d + 4ul * at + 16ul).v = floatBitsToUint(high);
@@ -299,14 +341,16 @@ void main() {
         }
         const uint64_t a_origin = which * a_stride;
         const uint64_t b_origin = which * b_stride;
+        weigh(which, col_0);
         const uint end = steps_end(row_0, col_0);
         if (end > 0u) {
-            aim(a_origin, b_origin, row_0, col_0);
+            aim_a(a_origin, row_0);
+            aim_b(which, b_origin, col_0);
             make_steps(end);
         }
         if (!WHOLE) {
             for (uint k_0 = end; k_0 < k; k_0 += BK) {
-                bring(a_origin, b_origin, row_0, col_0, k_0);
+                bring(which, a_origin, b_origin, row_0, col_0, k_0);
                 barrier();
                 [[unroll]] for (uint s = 0u; s < BK; s += K) {
                     load(0u, s);
@@ -330,14 +374,15 @@ void main() {
             if ((RUNS & 8u) != 0u) {
                 for (uint e = 8u * gl_SubgroupInvocationID; e < M * N; e += 8u * lanes) {
                     if (row + e / N < m && col + e % N < n) {
-                        store_run(own + e / 4u, which, row + e / N, col + e % N);
+                        store_eight(own + e / 4u, which, row + e / N, col_0, col + e % N);
                     }
                 }
             } else {
                 for (uint e = 2u * gl_SubgroupInvocationID; e < M * N; e += 2u * lanes) {
                     const vec4 four = uintBitsToFloat(parts[own + e / 4u]);
                     const vec2 two = e % 4u == 0u ? four.xy : four.zw;
-                    finished(two.x, two.y, which, row + e / N, col + e % N);
+                    const uint at = col + e % N - col_0;
+                    finished(two.x * factor(at), two.y * factor(at + 1u), which, row + e / N, col + e % N);
                 }
             }
             subgroupBarrier();

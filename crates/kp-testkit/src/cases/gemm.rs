@@ -140,6 +140,28 @@ impl Judge for Gemm {
             ],
             valid,
         ));
+        // Weights of few bits by activations of 16, rows of whole 16 bytes and not, as matrix units take them.
+        let [dims, options] = match depth {
+            Depth::Quick => ["1x130x272x192 1x40x200x321", "- gate=halves"],
+            Depth::Full => {
+                ["1x130x272x192 1x40x200x321 1x33x64x128 2x20x96x256 1x65x57x96", "- gate=halves gate=pairs act=silu"]
+            }
+        };
+        out.extend(lines(
+            "gemm",
+            &[
+                words(dims),
+                words("f16:i4@g32/f16:f16 bf16:i4@g32/f16:f32 f16:u4@g64/f32z:f32 bf16:u4@g64/bf16z:bf16 f16:nf4@g64/f32:f32 \
+                       bf16:nf4@g64/f32:bf16 f16:e2m1@mx:bf16 bf16:e2m1@mx:f32 f16:e2m1@nv:f16 bf16:e2m1@nv^tiles:f32 \
+                       f16:e4m3@row:f16 f16:e4m3@128x128:f32 bf16:e4m3@128x128:bf16 f16:i8@row:f16 bf16:e5m2@tensor:bf16 \
+                       f16:e4m3@mx^tiles:f32 bf16:i8:f32"),
+                words("b=col"),
+                words("- bias=bf16"),
+                words(options),
+                words("- repro=batch-invariant"),
+            ],
+            valid,
+        ));
         // An f16 sum of integers, or of codes before their scales, would only overflow.
         let valid = |line: &str| {
             let problem = line.parse::<GemmProblem>();
@@ -241,6 +263,7 @@ impl Judge for Gemm {
                 again: None,
                 check: counting_law,
             },
+            Property { name: "weights may be of any size", inputs: far_inputs, again: None, check: vector_law },
         ]
     }
 
@@ -311,6 +334,24 @@ fn vector_inputs(problem: &GemmProblem, fill: &mut Fill) -> Option<Operands> {
 fn vector_law(problem: &Problem<GemmSpec>, runs: &[Operands]) -> Result<(), String> {
     let (spec, run) = (problem.spec(), &runs[0]);
     reference::vector_law(spec, run)
+}
+
+/// Scales of B far from 1, where the type of its scales and D's know such numbers: a kernel that widens weights to a type of less
+/// range must not lose them.
+fn far_inputs(problem: &GemmProblem, fill: &mut Fill) -> Option<Operands> {
+    let spec = problem.spec();
+    let is_wide = |t: DType| matches!(t, DType::F32 | DType::Bf16 | DType::E8m0);
+    let known = spec.b.format.scale_dtype().is_some_and(is_wide) && is_wide(spec.d.dtype());
+    let mut operands = if known { vector_inputs(problem, fill)? } else { return None };
+    let by = [2_f64.powi(-40), 2_f64.powi(40)][fill.below(2) as usize];
+    for i in 0..operands.codes("b_scale").len() {
+        // What is poison between scales stays so.
+        let scale = operands.codes("b_scale").value(i);
+        if scale.is_finite() {
+            operands.codes_mut("b_scale").set_value(i, by * scale);
+        }
+    }
+    Some(operands)
 }
 
 /// 1, 2 and 3, so that sums grow with k: past 256 bf16 loses ones, past 2048 f16 does, and the accumulator must not. The

@@ -24,7 +24,7 @@ static F16: Shader = shader!("gemm", "coopmat", open 12 but [0, 1, 10, 11]);
 static BF16: Shader = shader!("gemm", "coopmat_bf16");
 
 /// What one variant is.
-struct Tile {
+pub(super) struct Tile {
     /// Rows, columns and depth that a group has in shared memory.
     shape: (u32, u32, u32),
     /// Subgroups down and across.
@@ -37,7 +37,7 @@ struct Tile {
 }
 
 /// Variants; append only, because wisdom names them by their place.
-const TILES: [Tile; 9] = [
+pub(super) const TILES: [Tile; 9] = [
     Tile { shape: (128, 128, 32), subgroups: (2, 2), room: 2, alone: 0.42, full: 0.61 },
     Tile { shape: (64, 64, 32), subgroups: (2, 2), room: 4, alone: 0.21, full: 0.31 },
     Tile { shape: (128, 256, 32), subgroups: (2, 4), room: 1, alone: 0.65, full: 0.65 },
@@ -51,7 +51,7 @@ const TILES: [Tile; 9] = [
 
 impl Tile {
     /// Whether the device has room for it, and `mma` divides what each subgroup makes.
-    fn fits(&self, caps: &Caps, mma: &MmaShape) -> bool {
+    pub(super) fn fits(&self, caps: &Caps, mma: &MmaShape) -> bool {
         let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
         let (part_rows, part_cols) = (rows / down, cols / across);
         let whole = part_rows.is_multiple_of(mma.m) && part_cols.is_multiple_of(mma.n) && depth.is_multiple_of(mma.k);
@@ -62,22 +62,74 @@ impl Tile {
         whole && sums <= most && room
     }
 
+    /// Columns that a group has in shared memory.
+    pub(super) fn cols(&self) -> u32 {
+        self.shape.1
+    }
+
     fn threads(&self, caps: &Caps) -> u32 {
         self.subgroups.0 * self.subgroups.1 * caps.lanes
     }
 
+    /// What the products of `p` take.
+    pub(super) fn seconds(&self, caps: &Caps, p: &GemmProblem) -> f64 {
+        let (rows, cols, _) = self.shape;
+        let tiles = f64::from(p.batch) * f64::from(p.m.div_ceil(rows)) * f64::from(p.n.div_ceil(cols));
+        let units = f64::from(caps.units.max(1));
+        let each = 2.0 * f64::from(rows) * f64::from(cols) * f64::from(p.k) * units / caps.rates.get(p.a.dtype());
+        // Of so many groups on every unit.
+        let round = |groups: f64| {
+            let more = (groups - 1.0).max(0.0) / f64::from(self.room - 1).max(1.0);
+            groups * each / (self.alone + more * (self.full - self.alone))
+        };
+        let room = units * f64::from(self.room);
+        let rounds = (tiles / room).floor();
+        rounds * round(self.room.into()) + round(((tiles - rounds * room) / units).ceil())
+    }
+
+    /// The kernel of this tile for `p`, of one of the forms of the shader.
+    pub(super) fn main(&self, caps: &Caps, p: &GemmProblem, name: &'static str, shader: &'static Shader) -> Main {
+        let mma = mma_shape(caps, p.a.dtype()).expect("supported, so there is a shape");
+        let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
+        let align = p.align().bytes();
+        // Halves of B's columns alternate, so that eight of them are not neighbours.
+        let neighbours = p.epilogue.gate != Gate::Halves || p.b.order == Order::Col;
+        let at_once = u32::from(runs(&p.a, p.batch, align)) | u32::from(neighbours && runs(&p.b, p.batch, align)) << 1;
+        // Whether all steps are made of eight elements at once: see `steps_end` in the shader.
+        let in_eights = |matrix: &Matrix, along_k, size: u32| matrix.order == along_k || size.is_multiple_of(8);
+        let sides = in_eights(&p.a, Order::Row, p.m) && in_eights(&p.b, Order::Col, p.n);
+        let whole = at_once == 3 && sides && p.k.is_multiple_of(depth) && p.k > 0;
+        let stored = p.n.is_multiple_of(8) && mma.n.is_multiple_of(8) && bare(p) && runs(&p.d, p.batch, align);
+        let bits = at_once | u32::from(whole) << 2 | u32::from(stored) << 3;
+        let constants = vec![rows, cols, depth, down, across, self.threads(caps), mma.m, mma.n, mma.k, bits];
+        Main { name, shader, constants, subgroup: Some(caps.lanes), tile: (rows, cols) }
+    }
+
     /// Both operands' parts at their largest, with the 16 bytes that each line is longer, or a matrix of each subgroup.
-    fn shared_bytes(&self, mma: &MmaShape) -> u32 {
+    pub(super) fn shared_bytes(&self, mma: &MmaShape) -> u32 {
         let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
         let part = |size: u32| (size * (2 * depth + 16)).max(depth * (2 * size + 16));
         (part(rows) + part(cols)).max(4 * down * across * mma.m * mma.n)
     }
 }
 
-/// Whether eight elements can be loaded at once: lines and matrices start on 16 bytes.
+/// The matrices that the driver lists for A's type.
+///
+/// # Errors
+/// Another type than 16-bit floats, or the option that is not there.
+pub(super) fn matrices<'c>(caps: &'c Caps, p: &GemmProblem) -> std::result::Result<&'c MmaShape, Unsupported> {
+    let need = match p.a.dtype() {
+        DType::F16 => COOPMAT,
+        DType::Bf16 => COOPMAT_BF16,
+        got => return Err(Unsupported::DType { operand: "a", got }),
+    };
+    mma_shape(caps, p.a.dtype()).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })
+}
+
+/// Whether eight elements can be loaded at once: lines and matrices start where eight of them may.
 fn runs(matrix: &Matrix, batch: u32, align: u32) -> bool {
     let whole = matrix.ld.is_multiple_of(8) && (batch == 1 || matrix.stride.is_multiple_of(8));
-    align >= 16 && whole && !matches!(matrix.order, Order::Panel { .. })
+    align >= matrix.dtype().bits().min(16) && whole && !matches!(matrix.order, Order::Panel { .. })
 }
 
 /// Whether D is alpha times the sums and no more, by rows, in a type that the shader stores eight of at once.
@@ -89,7 +141,7 @@ fn bare(p: &GemmProblem) -> bool {
 }
 
 /// Times a copy's time that a problem of few rows takes on an H200, where only one step of B is on its way.
-const READING: f64 = 1.9;
+pub(super) const READING: f64 = 1.9;
 
 impl Kernel<Gemm> for Coopmat {
     fn name(&self) -> &'static str {
@@ -101,15 +153,10 @@ impl Kernel<Gemm> for Coopmat {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        let need = match p.a.dtype() {
-            DType::F16 => COOPMAT,
-            DType::Bf16 => COOPMAT_BF16,
-            got => return Err(Unsupported::DType { operand: "a", got }),
-        };
+        let mma = matrices(caps, p)?;
         if p.b.dtype() != p.a.dtype() {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }
-        let mma = mma_shape(caps, p.a.dtype()).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
         plain(p.spec())?;
         let have = caps.shared_bytes.into();
         let never = Unsupported::SharedMemory { need: TILES[3].shared_bytes(mma).into(), have };
@@ -117,54 +164,13 @@ impl Kernel<Gemm> for Coopmat {
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
-        let tile = &TILES[usize::from(variant.0)];
-        let (rows, cols, _) = tile.shape;
-        let tiles = f64::from(p.batch) * f64::from(p.m.div_ceil(rows)) * f64::from(p.n.div_ceil(cols));
-        let units = f64::from(caps.units.max(1));
-        let each = 2.0 * f64::from(rows) * f64::from(cols) * f64::from(p.k) * units / caps.rates.get(p.a.dtype());
-        // Of so many groups on every unit.
-        let round = |groups: f64| {
-            let more = (groups - 1.0).max(0.0) / f64::from(tile.room - 1).max(1.0);
-            groups * each / (tile.alone + more * (tile.full - tile.alone))
-        };
-        let room = units * f64::from(tile.room);
-        let rounds = (tiles / room).floor();
-        let work = rounds * round(tile.room.into()) + round(((tiles - rounds * room) / units).ceil());
         let bytes = READING * p.bytes() as f64 / caps.bytes_per_s;
-        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(bytes))
+        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + TILES[usize::from(variant.0)].seconds(caps, p).max(bytes))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        let (caps, tile) = (device.caps(), &TILES[usize::from(variant.0)]);
-        let mma = mma_shape(caps, p.a.dtype()).expect("supported, so there is a shape");
-        let ((rows, cols, depth), (down, across)) = (tile.shape, tile.subgroups);
-        let align = p.align().bytes();
-        // Halves of B's columns alternate, so that eight of them are not neighbours.
-        let neighbours = p.epilogue.gate != Gate::Halves || p.b.order == Order::Col;
-        let at_once = u32::from(runs(&p.a, p.batch, align)) | u32::from(neighbours && runs(&p.b, p.batch, align)) << 1;
-        // Whether all steps are made of eight elements at once: see `steps_end` in the shader.
-        let in_eights = |matrix: &Matrix, along_k, size: u32| matrix.order == along_k || size.is_multiple_of(8);
-        let sides = in_eights(&p.a, Order::Row, p.m) && in_eights(&p.b, Order::Col, p.n);
-        let whole = at_once == 3 && sides && p.k.is_multiple_of(depth) && p.k > 0;
-        let stored = p.n.is_multiple_of(8) && mma.n.is_multiple_of(8) && bare(p) && runs(&p.d, p.batch, align);
-        let main = Main {
-            name: self.name(),
-            shader: if p.a.dtype() == DType::F16 { &F16 } else { &BF16 },
-            constants: vec![
-                rows,
-                cols,
-                depth,
-                down,
-                across,
-                tile.threads(caps),
-                mma.m,
-                mma.n,
-                mma.k,
-                at_once | u32::from(whole) << 2 | u32::from(stored) << 3,
-            ],
-            subgroup: Some(caps.lanes),
-            tile: (rows, cols),
-        };
+        let shader = if p.a.dtype() == DType::F16 { &F16 } else { &BF16 };
+        let main = TILES[usize::from(variant.0)].main(device.caps(), p, self.name(), shader);
         let code = product(device, p.spec(), main)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! coopmat.rs  16-bit floats on the matrix unit, where the driver lists one
+//! coopmat_weights.rs
+//!             the same of 16-bit floats by weights of 8 and 4 bits, widened on the way
 //! coopmat_few_rows.rs
 //!             up to eight or sixteen rows there, weights of 16 bits and fewer, at the speed of memory
 //! few_rows.rs up to eight rows, at the speed of memory, on the ordinary units
@@ -13,6 +15,7 @@
 
 mod coopmat;
 mod coopmat_few_rows;
+mod coopmat_weights;
 mod few_rows;
 mod form;
 pub(crate) mod full;
@@ -25,8 +28,13 @@ use kp_hal::{
 };
 
 /// Best first.
-pub(crate) const LIST: KernelList<Gemm> =
-    &[&coopmat_few_rows::CoopmatFewRows, &few_rows::FewRows, &coopmat::Coopmat, &simt::Simt];
+pub(crate) const LIST: KernelList<Gemm> = &[
+    &coopmat_few_rows::CoopmatFewRows,
+    &few_rows::FewRows,
+    &coopmat::Coopmat,
+    &coopmat_weights::CoopmatWeights,
+    &simt::Simt,
+];
 
 /// Whether a kernel before `name` runs `p` whatever m is, and a row's bits may not depend on m: kernels add in orders of their
 /// own, so one of them takes a row for every m, the first that promises it.

@@ -1,0 +1,98 @@
+//! D = A·B on the matrix unit, A of f16 or bf16, B's columns contiguous and of 8 or 4 bits, scaled or not.
+//!
+//! The tiles of [`super::coopmat`], with B widened to A's type on the way to shared memory: see
+//! `kernels/gemm/glsl/coopmat_weights.glsl`. Scales of whole columns multiply sums; a scale along k multiplies codes, and the product is
+//! rounded to A's type. Limits: as `coopmat`'s; blocks of a multiple of eight elements of a column; of a column scaled along k, what
+//! is 2⁻²⁴ of its largest number is lost where A is f16.
+
+use super::{
+    coopmat::{READING, TILES, Tile, matrices},
+    form::{product, weighed},
+};
+use crate::{
+    layouts::RUN,
+    shaders::{Shader, shader},
+};
+use kp_hal::{
+    Caps, DType, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    caps::MmaShape,
+    op::{Gemm, GemmProblem, Order, Spec},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel for weights of few bits on matrix units that subgroups share.
+pub(crate) struct CoopmatWeights;
+
+static F16: Shader = shader!("gemm", "coopmat_weights", open 12 but [0, 1, 10, 11]);
+static BF16: Shader = shader!("gemm", "coopmat_weights_bf16");
+
+/// What B may be.
+const NARROW: [DType; 8] =
+    [DType::E4m3, DType::E5m2, DType::E2m1, DType::Nf4, DType::I4, DType::U4, DType::I8, DType::U8];
+
+/// How much longer products take for widening B.
+const WIDENING: f64 = 3.2;
+
+impl Tile {
+    /// What B's columns are multiplied by besides, and numbers of NF4.
+    fn weighed_bytes(&self, mma: &MmaShape) -> u32 {
+        self.shared_bytes(mma) + 12 * self.cols() + 64
+    }
+}
+
+impl Kernel<Gemm> for CoopmatWeights {
+    fn name(&self) -> &'static str {
+        "coopmat_weights"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("coopmat_weights.rs"))
+                ^ source_hash(include_bytes!("coopmat.rs")).rotate_left(1)
+                ^ F16.hash().rotate_left(2)
+                ^ BF16.hash().rotate_left(3)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        let mma = matrices(caps, p)?;
+        if !NARROW.contains(&p.b.dtype()) {
+            return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+        }
+        if p.b.order != Order::Col {
+            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+        }
+        weighed(p.spec())?;
+        let (_, depth) = p.b.format.block();
+        if depth != u32::MAX && !depth.is_multiple_of(RUN) {
+            let (multiple, got) = (RUN.into(), depth.into());
+            return Err(Unsupported::Align { dim: "elements that share a scale", multiple, got });
+        }
+        let fits = |tile: &Tile| tile.fits(caps, mma) && tile.weighed_bytes(mma) <= caps.shared_bytes;
+        // A driver for processors compiles each for seconds, and none is better than another there.
+        let first = TILES.iter().position(fits).filter(|_| caps.kind == DeviceKind::SoftwareGpu);
+        let never = Unsupported::SharedMemory {
+            need: TILES.iter().map(|tile| tile.weighed_bytes(mma)).min().unwrap_or(0).into(),
+            have: caps.shared_bytes.into(),
+        };
+        Variants::filter(TILES.len() as u8, never, |v| {
+            let at = usize::from(v.0);
+            fits(&TILES[at]) && first.is_none_or(|first| at == first)
+        })
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        let work = WIDENING * TILES[usize::from(variant.0)].seconds(caps, p);
+        let bytes = READING * p.bytes() as f64 / caps.bytes_per_s;
+        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(bytes))
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        let shader = if p.a.dtype() == DType::F16 { &F16 } else { &BF16 };
+        let main = TILES[usize::from(variant.0)].main(device.caps(), p, self.name(), shader);
+        let code = product(device, p.spec(), main)?;
+        // SAFETY: the shader touches what the spec names, and has no scratch.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })
+    }
+}
