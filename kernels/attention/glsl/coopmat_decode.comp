@@ -16,19 +16,19 @@
 
 // O = softmax(scale · Q·Kᵀ + mask) · V for few rows on the matrix unit, as fast as K and V come from memory.
 //
-//   S = Q·Kᵀ     M rows of Q, of which N are there, by sixteen keys. Four lanes share a key, each with 16 bytes of every 64.
-//   Oᵀ = Vᵀ·Sᵀ   Sixteen columns of V by N rows. A lane has eight columns of each of four keys, and puts two keys' side by side.
+//   S = Q·Kᵀ     M rows of Q, of which ROWS are there, by sixteen keys. Four lanes share a key, each with 16 bytes of every 64.
+//   Oᵀ = Vᵀ·Sᵀ   Sixteen columns of V by ROWS rows. A lane has eight columns of each of four keys, and puts two keys' side by side.
 //
 // K and V go from memory to the matrix unit by way of registers alone, and weights never leave the lane that computed them: what it has
-// of S, which is M × N, is what it needs of Sᵀ, which is K × N. That depends on which lane has what of a matrix, of which Vulkan says
+// of S, which is M × K, is what it needs of Sᵀ, which is K × N. That depends on which lane has what of a matrix, of which Vulkan says
 // nothing: `lanes.comp` asks the device.
 //
-// A group has a part of the keys of N rows; its subgroups take sixteen in turn. Scores are weighed against the row's reference, which is
+// A group has a part of the keys of ROWS rows; its subgroups take sixteen in turn. Scores are weighed against the row's reference, which is
 // no less than e^8 below the greatest, so that O is seldom rescaled. Subgroups meet at the end, in shared memory.
 //
 // Weights are rounded to Q's type before they multiply V; their sum is of what they were. A row's bits depend on how keys are split,
 // so on how many rows there are: no promise across batches.
-// Limits: Q, K and V of the type that ELEMENT is, without scales; N rows; heads of a multiple of 8 numbers that start on 16 bytes.
+// Limits: Q, K and V of the type that ELEMENT is, without scales; heads of a multiple of 8 numbers that start on 16 bytes.
 
 #include "attention/glsl/problem.glsl"
 #include "attention/glsl/mask.glsl"
@@ -38,10 +38,14 @@ layout(constant_id = 32) const uint N = 8u;
 layout(constant_id = 33) const uint SUBGROUPS = 4u;
 layout(local_size_x_id = 34) in;
 layout(constant_id = 34) const uint THREADS = 128u;
+// Rows of a group: N, or the first eight of sixteen, so that the compiler drops what becomes of the others.
+layout(constant_id = 35) const uint ROWS = 8u;
 
 const uint M = 16u, K = 16u;
 // Rows of a lane, of S.
-const uint HALVES = N / 8u;
+const uint HALVES = ROWS / 8u;
+// Numbers of a lane in a row of sums, and how many of them count.
+const uint PER_ROW = N / 4u, COUNTED = 2u * HALVES;
 // Products along a head of keys, in pairs, and columns of V in blocks of 64, each of four products.
 const uint PAIRS = (QK_DIM + 31u) / 32u;
 const uint BLOCKS = (V_DIM + 63u) / 64u;
@@ -50,9 +54,9 @@ const uint TURN = SUBGROUPS * K;
 // Scores may pass the reference by as much.
 const float SLACK = 8.0;
 
-shared float of_subgroups[SUBGROUPS * M * N];
+shared float of_subgroups[SUBGROUPS * M * ROWS];
 // Reference and sum of each row.
-shared vec2 of_rows[SUBGROUPS * N];
+shared vec2 of_rows[SUBGROUPS * ROWS];
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Four { uvec4 v; };
 
@@ -101,17 +105,17 @@ void main() {
     const uint own = lane / 4u;
     const uint part = lane % 4u;
     const float nothing = -uintBitsToFloat(INFINITE);
-    const uint tiles = (q_len * GROUP + N - 1u) / N;
+    const uint tiles = (q_len * GROUP + ROWS - 1u) / ROWS;
     const uint items = batch * KV_HEADS * tiles * splits;
     for (uint item = gl_WorkGroupID.x; item < items; item += gl_NumWorkGroups.x) {
         const uint split = item % splits;
-        const uint row_0 = item / splits % tiles * N;
+        const uint row_0 = item / splits % tiles * ROWS;
         const uint kv_head = item / splits / tiles % KV_HEADS;
         const Sequence s = sequence(item / splits / tiles / KV_HEADS);
         if (row_0 >= s.queries * GROUP) {
             continue;
         }
-        const uint rows = min(s.queries * GROUP - row_0, N);
+        const uint rows = min(s.queries * GROUP - row_0, ROWS);
         const uvec2 sight = in_sight(s, row_0 / GROUP, (row_0 + rows - 1u) / GROUP);
         const uint per_split = ((s.keys + TURN - 1u) / TURN + splits - 1u) / splits * TURN;
         const uint first = max(sight.x, split * per_split);
@@ -175,19 +179,19 @@ void main() {
             }
             // Of each row of the lane, keys 2 · part and the next, and those eight further.
             float scores[4u * HALVES];
-            [[unroll]] for (uint j = 0u; j < 2u / HALVES; j++) {
+            [[unroll]] for (uint j = 0u; j < K / N; j++) {
                 SUMS products = SUMS(0.0);
                 [[unroll]] for (uint i = 0u; i < 2u * PAIRS; i++) {
                     RIGHT key;
-                    [[unroll]] for (uint h = 0u; h < HALVES; h++) {
-                        const uvec4 words = keys[(HALVES == 2u ? h : j) * PAIRS + i / 2u];
+                    [[unroll]] for (uint h = 0u; h < N / 8u; h++) {
+                        const uvec4 words = keys[(N == K ? h : j) * PAIRS + i / 2u];
                         SET(key, 4u * h, words[2u * (i % 2u)])
                         SET(key, 4u * h + 2u, words[2u * (i % 2u) + 1u])
                     }
                     products = coopMatMulAdd(query[i], key, products);
                 }
                 [[unroll]] for (uint e = 0u; e < 4u * HALVES; e++) {
-                    if (HALVES == 2u) {
+                    if (N == K) {
                         scores[e] = products[e];
                     } else if (e < 2u) {
                         scores[2u * j + e] = products[e];
@@ -219,17 +223,17 @@ void main() {
                     sum[h] *= factors[h];
                 }
                 // Of the lane's columns of Oᵀ.
-                float of_columns[2u * HALVES];
-                [[unroll]] for (uint e = 0u; e < 2u * HALVES; e++) {
+                float of_columns[COUNTED];
+                [[unroll]] for (uint e = 0u; e < COUNTED; e++) {
                     of_columns[e] = subgroupShuffle(factors[e / 2u], 4u * (2u * part + e % 2u));
                 }
                 [[unroll]] for (uint i = 0u; i < 4u * BLOCKS; i++) {
-                    [[unroll]] for (uint e = 0u; e < 4u * HALVES; e++) {
-                        result[i][e] *= of_columns[e % (2u * HALVES)];
+                    [[unroll]] for (uint e = 0u; e < 2u * COUNTED; e++) {
+                        result[i][e / COUNTED * PER_ROW + e % COUNTED] *= of_columns[e % COUNTED];
                     }
                 }
             }
-            RIGHT weights;
+            RIGHT weights = RIGHT(0.0);
             [[unroll]] for (uint h = 0u; h < HALVES; h++) {
                 [[unroll]] for (uint e = 0u; e < 4u; e++) {
                     const float x = scores[4u * h + e];
@@ -255,14 +259,18 @@ void main() {
             sum[h] += subgroupShuffleXor(sum[h], 1u);
             sum[h] += subgroupShuffleXor(sum[h], 2u);
             if (part == 0u) {
-                of_rows[gl_SubgroupID * N + own + 8u * h] = vec2(reference[h], sum[h]);
+                of_rows[gl_SubgroupID * ROWS + own + 8u * h] = vec2(reference[h], sum[h]);
             }
         }
         barrier();
         for (uint i = 0u; i < 4u * BLOCKS; i++) {
             [[unroll]] for (uint each = 0u; each < 4u * BLOCKS; each++) {
                 if (each == i) {
-                    coopMatStore(result[each], of_subgroups, gl_SubgroupID * M * N, N, gl_CooperativeMatrixLayoutRowMajor);
+                    [[unroll]] for (uint e = 0u; e < 2u * COUNTED; e++) {
+                        const uint at = e % COUNTED;
+                        const uint row = gl_SubgroupID * M + own + 8u * (e / COUNTED);
+                        of_subgroups[row * ROWS + 2u * part + at % 2u + 8u * (at / 2u)] = result[each][e / COUNTED * PER_ROW + at];
+                    }
                 }
             }
             barrier();
@@ -275,15 +283,15 @@ void main() {
                 }
                 float most = nothing;
                 [[unroll]] for (uint g = 0u; g < SUBGROUPS; g++) {
-                    most = max(most, of_rows[g * N + of_tile].x);
+                    most = max(most, of_rows[g * ROWS + of_tile].x);
                 }
                 float total = 0.0;
                 float x = 0.0;
                 [[unroll]] for (uint g = 0u; g < SUBGROUPS; g++) {
-                    const vec2 of_row = of_rows[g * N + of_tile];
+                    const vec2 of_row = of_rows[g * ROWS + of_tile];
                     const float factor = rescaled(of_row.x, most);
                     total += factor * of_row.y;
-                    x += factor * of_subgroups[(g * M + e % M) * N + of_tile];
+                    x += factor * of_subgroups[(g * M + e % M) * ROWS + of_tile];
                 }
                 const uint row_head = kv_head * GROUP + row % GROUP;
                 const uvec3 token = query_token(s, row / GROUP);

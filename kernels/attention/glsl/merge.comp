@@ -1,5 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+// also open: OPEN=1
 
 // Rows whose keys were split among groups: O = Σ e^(mᵢ − m) oᵢ / (Σ e^(mᵢ − m) lᵢ + e^(sink − m)), parts added in their order.
 // A group takes a row at a time: first its threads find the parts' weights, a part each, then the columns, a column each.

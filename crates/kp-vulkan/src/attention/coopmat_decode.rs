@@ -33,8 +33,8 @@ const MOST_DIM: u32 = 128;
 const KEYS: u32 = 16;
 
 /// Groups that a unit of an H200 has registers for.
-fn room(width: u32) -> u32 {
-    if width == 8 { 3 } else { 2 }
+fn room(rows: u32) -> u32 {
+    if rows == 8 { 3 } else { 2 }
 }
 
 /// How a group works.
@@ -52,25 +52,26 @@ impl Way {
     }
 
     /// A matrix of sums of each subgroup, and two numbers of each row.
-    fn shared_bytes(&self, width: u32) -> u32 {
-        4 * self.subgroups * width * (16 + 2)
+    fn shared_bytes(&self, rows: u32) -> u32 {
+        4 * self.subgroups * rows * (16 + 2)
     }
 
     /// Parts to cut keys into: as many as units have room for at once, since a few more would wait for all of these.
-    fn splits(&self, caps: &Caps, p: &AttentionSpec, width: u32) -> u32 {
+    fn splits(&self, caps: &Caps, p: &AttentionSpec, rows: u32) -> u32 {
         if !self.split {
             return 1;
         }
         let most = p.kv_len.div_ceil(4 * self.block());
-        let at_once = u64::from(caps.units) * u64::from(room(width)) / tiles(p, width).max(1);
+        let at_once = u64::from(caps.units) * u64::from(room(rows)) / tiles(p, rows).max(1);
         (at_once as u32).min(most).clamp(2, MOST_SPLITS)
     }
 }
 
-/// Rows of a group: the fewest that matrices have room for and that are all, or as many as they have room for.
-fn width(caps: &Caps, p: &AttentionSpec) -> Option<u32> {
+/// Width of matrices, and rows of a group: the narrowest that have room for all rows, or else the widest, of which eight rows use half.
+fn shape(caps: &Caps, p: &AttentionSpec) -> Option<(u32, u32)> {
     let all = || widths(caps, p.q.dtype);
-    all().find(|&n| rows(p) <= n.into()).or(all().last())
+    let width = all().find(|&n| rows(p) <= n.into()).or(all().last())?;
+    Some((width, if rows(p) <= 8 { 8 } else { width }))
 }
 
 impl Kernel<Attention> for CoopmatDecode {
@@ -89,7 +90,7 @@ impl Kernel<Attention> for CoopmatDecode {
 
     fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
         let need = matrices(p)?;
-        let width = width(caps, p).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
+        let (_, rows) = shape(caps, p).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
         for (dim, got) in [("qk_dim", p.qk_dim), ("v_dim", p.v_dim)] {
             if got > MOST_DIM {
                 return Err(Unsupported::TooLarge { dim, max: MOST_DIM.into(), got: got.into() });
@@ -101,7 +102,7 @@ impl Kernel<Attention> for CoopmatDecode {
             return Err(Unsupported::Align { dim: "bytes before a head", multiple: 16, got });
         }
         Decode.supports(caps, p)?;
-        let [need, have] = [WAYS[0].shared_bytes(width), caps.shared_bytes].map(u64::from);
+        let [need, have] = [WAYS[0].shared_bytes(rows), caps.shared_bytes].map(u64::from);
         Variants::filter(WAYS.len() as u8, Unsupported::SharedMemory { need, have }, |v| {
             let way = &WAYS[usize::from(v.0)];
             need <= have && (!way.split || p.kv_len > 2 * way.block())
@@ -110,14 +111,14 @@ impl Kernel<Attention> for CoopmatDecode {
 
     fn estimate(&self, caps: &Caps, p: &AttentionProblem, variant: Variant) -> Nanos {
         let way = &WAYS[usize::from(variant.0)];
-        let width = width(caps, p).unwrap_or(1);
-        let groups = (tiles(p, width) as f64 * f64::from(way.splits(caps, p, width))).max(1.0);
+        let (_, tile) = shape(caps, p).unwrap_or((1, 1));
+        let groups = (tiles(p, tile) as f64 * f64::from(way.splits(caps, p, tile))).max(1.0);
         // A unit brings its share of the memory's speed with as many groups as it has room for, and less with fewer; what is left over
         // makes another round.
-        let share = groups / (f64::from(room(width)) * f64::from(caps.units.max(1)));
+        let share = groups / (f64::from(room(tile)) * f64::from(caps.units.max(1)));
         let rounds = share.ceil() / share;
-        let slower = if width == 8 { 1.13 } else { 1.27 };
-        let again = rows(p).div_ceil(width.into()) as f64;
+        let slower = if tile == 8 { 1.13 } else { 1.4 };
+        let again = rows(p).div_ceil(tile.into()) as f64;
         let launches = if way.split { 2.0 } else { 1.0 };
         let moved = slower * rounds * again * p.bytes() as f64 / caps.bytes_per_s;
         Nanos::from_secs(launches * caps.launch_ns as f64 * 1e-9 + moved)
@@ -125,7 +126,7 @@ impl Kernel<Attention> for CoopmatDecode {
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
         let (caps, way) = (device.caps(), &WAYS[usize::from(variant.0)]);
-        let width = width(caps, p).expect("supported, so there is a shape");
+        let (width, rows) = shape(caps, p).expect("supported, so there is a shape");
         let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
         if !vulkan.has_lanes(p.q.dtype, width) {
             return plan(device, p, variant, decode::main(self.name(), caps, p, way.split));
@@ -133,10 +134,10 @@ impl Kernel<Attention> for CoopmatDecode {
         let main = Main {
             name: self.name(),
             shader: if p.q.dtype == DType::F16 { &F16 } else { &BF16 },
-            constants: vec![width, way.subgroups, way.subgroups * caps.lanes],
+            constants: vec![width, way.subgroups, way.subgroups * caps.lanes, rows],
             subgroup: Some(caps.lanes),
-            tile: width,
-            splits: way.splits(caps, p, width),
+            tile: rows,
+            splits: way.splits(caps, p, rows),
         };
         plan(device, p, variant, main)
     }
@@ -158,15 +159,15 @@ mod tests {
             |n| MmaShape { m: 16, n, k: 16, a: DType::F16, b: DType::F16, d: DType::F32, scope: MmaScope::Subgroup };
         let of = |caps: &Caps, text: &str| {
             let p: AttentionProblem = text.parse().expect("a problem");
-            width(caps, &p).map(|n| (n, WAYS[0].splits(caps, &p, n)))
+            shape(caps, &p).map(|(width, rows)| (width, rows, WAYS[0].splits(caps, &p, rows)))
         };
         let eight = "attention 1x64:8x1:65536x128 f16:f16:f16";
         assert_eq!(of(&caps, eight), None, "no shape is listed");
         caps.mma_shapes = vec![mma(16)];
-        assert_eq!(of(&caps, eight), Some((16, 33)));
+        assert_eq!(of(&caps, eight), Some((16, 8, 49)), "half of a matrix");
         caps.mma_shapes.push(mma(8));
-        assert_eq!(of(&caps, eight), Some((8, 49)));
-        assert_eq!(of(&caps, "attention 1x128:8x1:65536x128 f16:f16:f16"), Some((16, 33)));
-        assert_eq!(of(&caps, "attention 1x64:8x1:1024x128 f16:f16:f16"), Some((8, 4)), "no part is a few keys");
+        assert_eq!(of(&caps, eight), Some((8, 8, 49)));
+        assert_eq!(of(&caps, "attention 1x128:8x1:65536x128 f16:f16:f16"), Some((16, 16, 33)));
+        assert_eq!(of(&caps, "attention 1x64:8x1:1024x128 f16:f16:f16"), Some((8, 8, 4)), "no part is a few keys");
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     shaders::{Shader, shader},
 };
 use kp_hal::{
-    Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    Caps, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Attention, AttentionProblem, AttentionSpec, Format, HeadLayout, Repro, Rows, Spec},
     source_hash,
 };
@@ -40,7 +40,9 @@ fn lanes(p: &AttentionSpec) -> u32 {
 
 /// Rows of a group: a power of two.
 fn tile(caps: &Caps, p: &AttentionSpec) -> u32 {
-    let wanted = rows(p).min(MOST_ROWS.into()).max(1) as u32;
+    // A driver for processors compiles for seconds what more rows unroll to.
+    let most = if caps.kind == DeviceKind::SoftwareGpu { MOST_ROWS / 2 } else { MOST_ROWS };
+    let wanted = rows(p).min(most.into()).max(1) as u32;
     let mut tile = wanted.next_power_of_two();
     while tile > 1 && shared_bytes(tile, p) > caps.shared_bytes {
         tile /= 2;

@@ -2,4 +2,4 @@
 
 use crate::shaders::{Shader, shader};
 
-pub(super) static MERGE: Shader = shader!("attention", "merge");
+pub(super) static MERGE: Shader = shader!("attention", "merge", open 32 but [4]);
