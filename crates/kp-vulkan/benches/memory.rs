@@ -72,7 +72,14 @@ fn main() {
         Err(e) => return println!("skipped: {e}"),
     };
     let copy = copy_rate(&device).expect("a copy");
-    println!("{}, driver {}, copies {:.2} TB/s", device.info().name, device.info().driver, copy / 1e12);
+    let rates = device.clone().measure().expect("its peaks").rates;
+    let [f32, f16, bf16] = [DType::F32, DType::F16, DType::Bf16].map(|dtype| rates.get(dtype) / 1e12);
+    println!(
+        "{}, driver {}, copies {:.2} TB/s; f32 {f32:.1}, f16 {f16:.1}, bf16 {bf16:.1} TFLOP/s",
+        device.info().name,
+        device.info().driver,
+        copy / 1e12
+    );
     for line in lines {
         match line.parse::<AnyProblem>() {
             Ok(problem) => problem.visit(Measure { device: &device, line, copy }),

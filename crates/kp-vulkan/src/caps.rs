@@ -131,7 +131,7 @@ pub(crate) fn widths(caps: &Caps, dtype: DType) -> impl Iterator<Item = u32> {
 }
 
 /// Peaks that no Vulkan driver tells: orders of magnitude by kind, for estimates that are only compared with one another.
-/// `Device::measure` finds the bandwidth.
+/// `Device::measure` finds the device's own.
 fn guess(kind: DeviceKind, caps: &Caps) -> (Rates, f64) {
     let (f32_rate, matrix, bandwidth) = match kind {
         DeviceKind::Gpu => (20e12, 80e12, 500e9),
