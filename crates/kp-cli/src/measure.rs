@@ -12,7 +12,10 @@ use kp_hal::{
     Caps, Queue,
     op::{Op, OpVisitor, Problem},
 };
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 /// Measures on one device.
 pub(crate) struct Meter {
@@ -139,6 +142,7 @@ impl OpVisitor for Measure<'_> {
         check_room::<O>(&meter.engine, problem)?;
         let memory = meter.engine.device().memory()?;
         watch("inputs");
+        let began = Instant::now();
         let host = Host::<O>::new(problem, &line.problem, meter.options.reference);
         let (count, cold) = meter.options.method.sets(host.bytes(), &meter.caps, (memory.free / 4).min(MOST_BYTES));
         let mut sets = vec![Set::upload(&meter.engine, &host.operands, &mut *meter.queue)?];
@@ -175,6 +179,10 @@ impl OpVisitor for Measure<'_> {
         }
         let Options { method, budget, warm, .. } = meter.options;
         let clock = Clock { engine: &meter.engine, method, budget, warm };
+        if let Some((_, label, plan, ..)) = ready.first() {
+            watch(label);
+            clock.wake(began, plan, &host.operands, &mut sets[0], &mut *meter.queue)?;
+        }
         // In turns, so that none is alone in meeting the device rested.
         for _ in 0..timing::TURNS {
             for (_, label, plan, _, samples) in &mut ready {

@@ -26,6 +26,10 @@ const SAMPLES: usize = 20;
 const SPAN: Duration = Duration::from_millis(100);
 /// Launches repeat so long before the first sample, unless told otherwise: caches, page tables and clocks settle.
 const WARM_UP: Duration = Duration::from_millis(20);
+/// A GPU that has nothing to do while the host makes operands for so long lets its clock fall, an H200 from 1980 to 345 MHz, and takes
+/// a part of the other time at work to come back.
+const RESTED: Duration = Duration::from_secs(1);
+const WAKE_UP: Duration = Duration::from_millis(400);
 /// Launches that follow each other without the host waiting are at most so many, and take about so long.
 const BURST: u32 = 16;
 const BURST_TIME: Duration = Duration::from_millis(10);
@@ -104,6 +108,36 @@ pub(crate) struct Clock<'e> {
 }
 
 impl Clock<'_> {
+    /// Launches `plan` until a GPU that had nothing to do since `then` is awake.
+    ///
+    /// # Errors
+    /// What launching or the queue returned.
+    pub(crate) fn wake<O: Op>(
+        &self,
+        then: Instant,
+        plan: &Plan<O>,
+        host: &Operands,
+        set: &mut Set,
+        queue: &mut dyn Queue,
+    ) -> Result<()> {
+        if self.engine.caps().kind == DeviceKind::Cpu || then.elapsed() < RESTED {
+            return Ok(());
+        }
+        let args = set.args::<O>(host)?;
+        let start = Instant::now();
+        while start.elapsed() < WAKE_UP {
+            let burst = Instant::now();
+            for _ in 0..BURST {
+                plan.launch(queue, &args)?;
+                if burst.elapsed() > BURST_TIME {
+                    break;
+                }
+            }
+            queue.sync()?;
+        }
+        Ok(())
+    }
+
     /// Nanoseconds of the launches of one turn of `plan`, over `sets` of operands one after the other; at least one.
     ///
     /// # Errors
