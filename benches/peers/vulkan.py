@@ -7,7 +7,7 @@ decode, rows, quantize, elements; all if none is named. Needs PyTorch, Triton, t
 
 Products and prefill have PyTorch's own as a rival (cuBLAS, and cuDNN's attention), one launch at a time after the L2 cache was
 overwritten, as `nvidia_gemm.py` does. What moves more than it computes has a copy of as many bytes by PyTorch, read and written, so that
-`ratio` is the share of the bandwidth; its operands exceed every cache, and launches follow each other. A rival is timed before and after
+`ratio` is the share of the bandwidth; its operands exceed every cache, and launches follow each other in recordings. A rival is timed before and after
 kp, and its time is the mean of the two medians; a copy after kp. `--seconds` ends the run early: what is left out is named.
 """
 
@@ -125,7 +125,7 @@ def beside_rivals(args, name):
 
 def beside_copies(args, name):
     suite, problems = f"peers-vulkan-{name}", [problem for problem in COPIES[name] if args.only in problem]
-    run_kp(args, suite, dict.fromkeys(problems), "repeat")
+    run_kp(args, suite, dict.fromkeys(problems), "graph")
     path = max(args.out.glob(f"*/*-{suite}.jsonl"))
     rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     moved = {row["problem"]: round(row["gbs"] * row["median_ns"]) for row in rows}
@@ -143,7 +143,7 @@ def main():
     parser.add_argument("families", nargs="*")
     parser.add_argument("--best", type=int, default=2, help="candidates of kp to time, of those that rank first")
     parser.add_argument("--budget", type=int, default=60, help="milliseconds for the samples of each")
-    parser.add_argument("--warm", type=int, default=80, help="milliseconds of the problem before each time")
+    parser.add_argument("--warm", type=int, default=600, help="milliseconds of the problem before each time: a card that waited for operands is slow for half of it")
     parser.add_argument("--only", default="", metavar="PART", help="problems whose text contains this")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     args = parser.parse_intermixed_args()
