@@ -147,6 +147,25 @@ pub(crate) fn dots<T: Code, const C: usize>(
     columns: &[Column<'_>],
     sums: &mut [f32],
 ) {
+    // Four bits have so little else to do that questions show: of two ways in one loop the compiler shifts all codes before
+    // it asks which to take, and has no registers for them.
+    if const { matches!(T::KIND, Kind::Nibbles) } && !columns[0].zeros.is_empty() {
+        dots_of::<T, C, true>(table, share, a, columns, sums);
+    } else {
+        dots_of::<T, C, false>(table, share, a, columns, sums);
+    }
+}
+
+/// The same; columns of four bits have zero points if `SHIFTED`.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
+    table: &Table,
+    share: usize,
+    a: &[f32],
+    columns: &[Column<'_>],
+    sums: &mut [f32],
+) {
     let columns: &[Column<'_>; C] = columns.try_into().expect("as many columns as the loop is for");
     let bytes = T::KIND.step_bytes();
     let steps = columns[0].codes.len().div_ceil(bytes);
@@ -216,14 +235,9 @@ pub(crate) fn dots<T: Code, const C: usize>(
                 totals = sums;
                 continue;
             }
-            // Four bits have so little else to do that questions, and counts of shifts that are no constants, show.
-            if shifted {
-                vectors!(0, false, true, 0 1 2 3);
-                vectors!(1, false, true, 0 1 2 3);
-            } else {
-                vectors!(0, false, false, 0 1 2 3);
-                vectors!(1, false, false, 0 1 2 3);
-            }
+            // Not in a loop: counts of shifts that are no constants show as well.
+            vectors!(0, false, SHIFTED, 0 1 2 3);
+            vectors!(1, false, SHIFTED, 0 1 2 3);
             for c in 0..C {
                 let scale = shared::<T>(part(columns[c].scales), spread, 0, 0);
                 totals[c] = _mm512_fmadd_ps(sums[c], scale, totals[c]);
