@@ -17,6 +17,7 @@ use crate::{
 };
 use kp_hal::{
     Backend, Buffer, Caps, Device, DeviceInfo, ErrorKind, Label, MemoryKind, Nanos, Op, OpSpec, Plan, Problem, Queue,
+    Repro,
     device::capturing,
     op::{EachOp, each_op},
 };
@@ -55,6 +56,7 @@ struct Inner {
     backend: &'static dyn Backend,
     device: Arc<dyn Device>,
     machine: Machine,
+    repro: Repro,
     registry: Registry,
     /// One plan cache per op, by the op's type.
     caches: Box<[(TypeId, Box<dyn Cache>)]>,
@@ -106,6 +108,7 @@ impl Engine {
         device: Arc<dyn Device>,
         registry: Registry,
         store: Option<Store>,
+        repro: Repro,
     ) -> kp_hal::Result<Self> {
         let queue = device.clone().queue()?;
         let (wisdom, warnings) = store.as_ref().map(Store::load_or_warn).unwrap_or_default();
@@ -116,6 +119,7 @@ impl Engine {
             backend,
             machine: Machine::new(backend, device.info()),
             device,
+            repro,
             registry,
             caches: caches.0.into(),
             generation: AtomicU64::new(0),
@@ -143,6 +147,11 @@ impl Engine {
     /// The backend that drives the device.
     pub fn backend(&self) -> &'static dyn Backend {
         self.0.backend
+    }
+
+    /// What is promised about the bits of every [`Tensor`](crate::Tensor) operation.
+    pub fn repro(&self) -> Repro {
+        self.0.repro
     }
 
     /// Every device found when opening, best first.

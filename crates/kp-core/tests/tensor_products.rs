@@ -6,11 +6,11 @@
 mod numbers;
 
 use kp_core::{
-    Tensor,
+    Engine, Tensor,
     tensor::{Epilogue, formats},
 };
 use kp_hal::{
-    DType, Result,
+    DType, Repro, Result,
     op::{Acc, Act, Format, Gate},
 };
 use numbers::{close, engine, host, ints, product, reals};
@@ -98,6 +98,32 @@ fn groups_and_batches_have_blocks_of_scales_that_end_with_their_matrices() -> Re
     let rule = "e4m3@128x128 scales 128 rows together, which must divide the 192 rows of each matrix";
     assert!(text.ends_with(rule), "{text}");
     assert!(left.matmul(&across.t()).expect_err("refused").to_string().ends_with(rule));
+    Ok(())
+}
+
+#[test]
+fn rows_of_an_invariant_engine_do_not_depend_on_their_batch() -> Result<()> {
+    let builder = || Engine::builder().device("cpu").memory_only();
+    let e = builder().repro(Repro::BatchInvariant).open().expect("the CPU is always there");
+    assert_eq!((e.repro(), engine().repro()), (Repro::BatchInvariant, Repro::Deterministic));
+    let (m, n, k) = (13, 40, 1500);
+    let (x, w) = (reals(&e, &[m, k], 1)?, reals(&e, &[n, k], 2)?);
+    let bits =
+        |y: &Tensor| y.cast(DType::F32)?.to_vec::<f32>().map(|y| y.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+    for (left, weight) in [
+        (DType::F32, w.clone()),
+        (DType::Bf16, w.cast(DType::Bf16)?),
+        (DType::Bf16, w.quantize(formats::MXFP4)?),
+        (DType::F32, w.quantize(formats::INT8_ROW)?),
+    ] {
+        let x = x.cast(left)?;
+        let all = x.matmul(&weight.t())?.rms_norm(&e.tensor(&[n], &vec![1.0_f32; n])?, 1e-6)?;
+        for rows in [0..1, 3..4, 2..9, 0..m] {
+            let some = x.slice_rows(rows.clone())?.matmul(&weight.t())?;
+            let some = some.rms_norm(&e.tensor(&[n], &vec![1.0_f32; n])?, 1e-6)?;
+            assert_eq!(bits(&some)?, bits(&all.slice_rows(rows.clone())?)?, "{left} {} {rows:?}", weight.format());
+        }
+    }
     Ok(())
 }
 

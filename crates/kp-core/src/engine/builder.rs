@@ -8,7 +8,7 @@ use crate::{
     registry::{Registry, Unavailable, prefer, reason},
     wisdom::store::Store,
 };
-use kp_hal::Backend;
+use kp_hal::{Backend, Repro};
 use std::{fmt, path::PathBuf, time::Instant};
 
 /// Which backends, which device, which wisdom. What is not said comes from the build and the environment.
@@ -18,11 +18,12 @@ pub struct EngineBuilder {
     env: Option<Env>,
     device: Option<String>,
     wisdom: Option<Option<PathBuf>>,
+    repro: Repro,
 }
 
 impl Default for EngineBuilder {
     fn default() -> Self {
-        Self { backends: backends::built_in(), env: None, device: None, wisdom: None }
+        Self { backends: backends::built_in(), env: None, device: None, wisdom: None, repro: Repro::default() }
     }
 }
 
@@ -64,6 +65,14 @@ impl EngineBuilder {
         self
     }
 
+    /// What is promised about the bits of every [`Tensor`](crate::Tensor) operation: [`Repro::BatchInvariant`] where an
+    /// answer must not depend on what else is in the batch. Operations for which no kernel promises that are `Unsupported`.
+    /// Problems that are planned by hand say it themselves.
+    pub fn repro(mut self, repro: Repro) -> Self {
+        self.repro = repro;
+        self
+    }
+
     /// An environment other than the process's.
     pub fn env(mut self, env: Env) -> Self {
         self.env = Some(env);
@@ -90,7 +99,8 @@ impl EngineBuilder {
         let chosen: Vec<_> = registry.choose(wanted.as_deref())?.into_iter().cloned().collect();
         for listed in chosen {
             let opened = listed.backend.open(listed.info.index);
-            match opened.and_then(|device| Engine::new(listed.backend, device, registry.clone(), store.clone())) {
+            let engine = |device| Engine::new(listed.backend, device, registry.clone(), store.clone(), self.repro);
+            match opened.and_then(engine) {
                 Ok(engine) => {
                     tracing::info!(device = %listed, took = ?start.elapsed(), "opened");
                     return Ok(engine);

@@ -44,7 +44,7 @@ impl<'e> Run<'e> {
     /// Checks, plans unless that was done before, and enqueues.
     pub(super) fn launch<S: OpSpec>(self, spec: S, args: &<S::Op as Op>::Args<'_>) -> Result<How> {
         let align = Align::default().min(Align::of_addr(self.addrs));
-        let problem = spec.build()?.with_align(align);
+        let problem = spec.build()?.with_repro(self.engine.repro()).with_align(align);
         let plan = self.engine.plan(&problem)?;
         self.engine.with_queue(|queue| plan.launch(queue, args))?;
         Ok(How::Kernel { backend: self.engine.backend().name(), op: S::NAME, label: plan.label() })
