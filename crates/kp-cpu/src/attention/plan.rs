@@ -6,7 +6,11 @@ use super::{
     product::LANES,
 };
 use crate::{kernel, threads};
-use kp_hal::{Caps, DType, Support, Unsupported, Variant, Variants, op::AttentionSpec, source_hash};
+use kp_hal::{
+    Caps, DType, Support, Unsupported, Variant, Variants,
+    op::{AttentionSpec, Repro},
+    source_hash,
+};
 use std::borrow::Cow;
 
 /// Hash of the sources that both passes are made of.
@@ -22,11 +26,17 @@ pub(crate) const SOURCES: u64 = source_hash(include_bytes!("plan.rs"))
     ^ source_hash(include_bytes!("turn.rs"))
     ^ source_hash(include_bytes!("../simd/vector.rs"));
 
-/// The variants that `caps` run.
-pub(crate) fn supports(caps: &Caps, spec: &AttentionSpec) -> Support {
+/// The variants that `caps` run. Those that promise batch invariance must agree to the bit, whichever ranks first for how
+/// many rows: then only those that add products without rounding them, if there are such.
+pub(crate) fn supports(caps: &Caps, spec: &AttentionSpec, repro: Repro) -> Support {
     let otherwise = Unsupported::Kind { got: caps.kind };
     let is_wide = Code { spec: *spec, variant: Variant(0) }.is_wide();
-    Variants::filter(VARIANTS, otherwise, |variant| is_in(caps, variant) && (variant.0 == 0 || !is_wide))
+    let runs = |variant: Variant| is_in(caps, variant) && (variant.0 == 0 || !is_wide);
+    let fused = |variant: Variant| variant.0 > 0;
+    let any_fused = (0..VARIANTS).map(Variant).any(|variant| runs(variant) && fused(variant));
+    Variants::filter(VARIANTS, otherwise, |variant| {
+        runs(variant) && (repro != Repro::BatchInvariant || fused(variant) == any_fused)
+    })
 }
 
 /// One of the two passes, planned; a row is a query in one head of its group.

@@ -52,7 +52,7 @@ impl Kernel<Attention> for Portable {
     }
 
     fn supports(&self, caps: &Caps, problem: &AttentionProblem) -> Support {
-        plan::supports(caps, problem)
+        plan::supports(caps, problem, problem.repro())
     }
 
     fn estimate(&self, caps: &Caps, problem: &AttentionProblem, variant: Variant) -> Nanos {

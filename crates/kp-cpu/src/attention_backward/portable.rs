@@ -52,7 +52,7 @@ impl Kernel<AttentionBackward> for Portable {
     }
 
     fn supports(&self, caps: &Caps, problem: &AttentionBackwardProblem) -> Support {
-        plan::supports(caps, &problem.forward)
+        plan::supports(caps, &problem.forward, problem.repro())
     }
 
     fn estimate(&self, caps: &Caps, problem: &AttentionBackwardProblem, variant: Variant) -> Nanos {

@@ -2,6 +2,7 @@
 //! that not every problem has.
 
 use super::{
+    coopmat::Coopmat,
     form::{Main, known, plan, splits, tiles},
     merge::MERGE,
 };
@@ -55,6 +56,10 @@ impl Kernel<Attention> for Simt {
 
     fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
         known(p)?;
+        // Its sums are of another order, and which of the two wins depends on how many rows there are.
+        if p.repro() == Repro::BatchInvariant && Coopmat.supports(caps, p).is_ok() {
+            return Err(Unsupported::Repro { asked: p.repro() });
+        }
         let never =
             Unsupported::TooLarge { dim: "threads of a workgroup", max: caps.max_threads.into(), got: THREADS.into() };
         Variants::filter(WAYS.len() as u8, never, |v| {
