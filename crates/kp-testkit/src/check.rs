@@ -9,7 +9,7 @@ use crate::{
     operands::Operands,
 };
 use kp_hal::{
-    Caps, Device, Error, ErrorKind, Kernel, Plan, Queue, Variant,
+    Caps, Device, Error, ErrorKind, Kernel, Label, Plan, Queue, Variant,
     op::{ArgError, Op, Problem, Repro, Spec},
 };
 use std::{fmt, sync::Arc, sync::OnceLock};
@@ -344,6 +344,38 @@ fn fewer_rows<O: Op>(
                 "{operand}[{from}] is {want:#x}, but {got:#x} when only the rows of {} are computed",
                 fewer.problem
             )));
+        }
+    }
+    Ok(())
+}
+
+/// Kernels that promise batch invariance give the same bits: which of them runs may depend on how many rows there are.
+pub(crate) fn agreed<O: Op>(
+    device: &Arc<dyn Device>,
+    candidates: &[(&'static dyn Kernel<O>, Variant)],
+    case: &Case<O>,
+) -> Result<(), Failure> {
+    if (case.judge.cost)(&case.problem) > REFERENCE_LIMIT {
+        return Ok(());
+    }
+    let before = &case.made(FillKind::Normal).operands;
+    let mut first: Option<(Label, Operands)> = None;
+    for &(kernel, variant) in candidates {
+        let plan = kernel.plan(device, &case.problem, variant)?;
+        let mut queue = device.clone().queue()?;
+        let (after, _) = run(device, &mut *queue, &plan, before)?;
+        let Some((label, of_first)) = &first else {
+            first = Some((plan.label(), after));
+            continue;
+        };
+        for (i, operand) in before.list().iter().enumerate().filter(|(_, operand)| operand.output) {
+            let (Some(one), Some(other)) = (of_first.at(i), after.at(i)) else { continue };
+            if let Some(at) = (0..one.len()).find(|&at| one[at] != other[at]) {
+                let (name, one, other, plan) = (operand.name, one[at], other[at], plan.label());
+                return Err(Failure(format!(
+                    "{label} and {plan} both promise batch invariance, and differ in byte {at} of {name}: {one:#04x}, {other:#04x}"
+                )));
+            }
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::{
     chapters,
-    check::{Case, Failure, judge_case},
+    check::{Case, Failure, agreed, judge_case},
     cli::{Options, USAGE},
     expected::Expected,
     judge::Depth,
@@ -12,7 +12,7 @@ use crate::{
 };
 use kp_hal::{
     Backend, Device, DeviceKind, Kernel, Kernels, Label, Variant,
-    op::{EachOp, Op, Problem, each_op},
+    op::{EachOp, Op, Problem, Repro, each_op},
 };
 use std::{io::Write, process::ExitCode, sync::Arc};
 
@@ -210,6 +210,11 @@ impl EachOp for Maker<'_> {
             let candidates = candidates(kernels, self.device, &problem);
             if i < floor.len() {
                 self.floor::<O>(&prefix, &problem, &candidates);
+            }
+            if problem.repro() == Repro::BatchInvariant && candidates.len() > 1 {
+                let (device, case, candidates) = (self.device.clone(), case.clone(), candidates.clone());
+                let test = move || agreed(&device, &candidates, &case);
+                self.tests.push(Test::new(format!("{prefix}/agreed/{problem}"), test));
             }
             for (kernel, variant) in candidates {
                 let label = Label { kernel: kernel.name(), variant };

@@ -10,7 +10,7 @@ use kp_hal::{
 use kp_testkit::{Depth, Failure, FillKind, Report, Suite};
 
 fn backend(defect: Defect) -> &'static dyn Backend {
-    Box::leak(Box::new(Fake(kernels(defect))))
+    Box::leak(Box::new(Fake(kernels(&[defect]))))
 }
 
 /// What the suite prints; the exit code says no more than its last line.
@@ -86,6 +86,19 @@ fn bits_that_change_are_caught() {
 }
 
 #[test]
+fn kernels_that_promise_the_same_bits_and_differ_are_caught() {
+    let judge = |defects| {
+        let backend: &'static dyn Backend = Box::leak(Box::new(Fake(kernels(defects))));
+        output(Suite::new(backend), &["fake/gemm/agreed/"])
+    };
+    let text = judge(&[Defect::Nothing, Defect::SumsBackwards]);
+    assert!(text.contains("loops#0 and loops#0 both promise batch invariance, and differ in byte "), "{text}");
+    let text = judge(&[Defect::SumsBackwards, Defect::SumsBackwards]);
+    assert!(text.contains("test result: ok. ") && !text.contains(" 0 passed"), "{text}");
+    assert!(judge(&[Defect::SumsBackwards]).contains("running 0 tests"), "one alone has nobody to agree with");
+}
+
+#[test]
 fn coarse_sums_are_caught() {
     caught(Defect::SumsInBf16, "elements are wrong, the first: d[");
 }
@@ -157,7 +170,7 @@ fn it_prints_as_libtest_does() {
 fn check(defect: Defect, text: &str) -> Result<Report, Failure> {
     let problem: GemmProblem = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
     let device = backend(defect).open(0).expect("the host is there");
-    let kernel = kernels(defect).gemm[0];
+    let kernel = kernels(&[defect]).gemm[0];
     kp_testkit::check::<Gemm>(&device, kernel, Variant(0), &problem, FillKind::Normal, 7)
 }
 

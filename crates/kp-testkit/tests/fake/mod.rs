@@ -34,6 +34,8 @@ pub(crate) enum Defect {
     NoEstimate,
     ReadsScratch,
     SumsInBf16,
+    /// No defect, unless another kernel sums forwards.
+    SumsBackwards,
 }
 
 pub(crate) struct Fake(pub(crate) &'static Kernels);
@@ -281,6 +283,7 @@ impl Launch<Gemm> for Run {
                     let sum: f32 = match self.defect {
                         // The order of the sum depends on the number of rows.
                         Defect::DependsOnOtherRows if p.m > 20 => (0..p.k).rev().map(term).sum(),
+                        Defect::SumsBackwards => (0..p.k).rev().map(term).sum(),
                         Defect::SumsInBf16 => {
                             (0..p.k).map(term).fold(0.0, |s, x| f32::from_bits((s + x).to_bits() & 0xffff_0000))
                         }
@@ -322,8 +325,9 @@ impl Run {
     }
 }
 
-/// The kernels of a backend whose one kernel has this defect.
-pub(crate) fn kernels(defect: Defect) -> &'static Kernels {
-    let kernel: &'static dyn Kernel<Gemm> = Box::leak(Box::new(Loops(defect)));
-    Box::leak(Box::new(Kernels { gemm: Box::leak(Box::new([kernel])), ..Kernels::NONE }))
+/// The kernels of a backend, each with its defect.
+pub(crate) fn kernels(defects: &[Defect]) -> &'static Kernels {
+    let kernel = |&defect| -> &'static dyn Kernel<Gemm> { Box::leak(Box::new(Loops(defect))) };
+    let gemm: Vec<_> = defects.iter().map(kernel).collect();
+    Box::leak(Box::new(Kernels { gemm: gemm.leak(), ..Kernels::NONE }))
 }
