@@ -2,7 +2,7 @@
 //!
 //! Each line is a problem and a kernel's variant: bytes moved per second, alone and over those of a copy. Times are between marks
 //! around launches back to back, the median of several, after launches enough to wake the device; what is moved exceeds every
-//! cache. Arguments are problems to take in place of the list.
+//! cache. Arguments are problems to take in place of the list; `--only=PART` takes the kernels whose names contain PART.
 
 use kp_hal::{
     AnyProblem, Args, Buffer, DType, Device, MemoryKind, Op, Plan, Problem, Queue, Result,
@@ -60,6 +60,7 @@ const PROBLEMS: &[&str] = &[
 
 fn main() {
     let given: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let only = std::env::args().find_map(|arg| Some(arg.strip_prefix("--only=")?.to_owned())).unwrap_or_default();
     // cargo test runs benches too, to see that they start.
     let full = std::env::args().any(|arg| arg == "--bench");
     let lines: Vec<&str> = match (given.is_empty(), full) {
@@ -82,7 +83,7 @@ fn main() {
     );
     for line in lines {
         match line.parse::<AnyProblem>() {
-            Ok(problem) => problem.visit(Measure { device: &device, line, copy }),
+            Ok(problem) => problem.visit(Measure { device: &device, line, copy, only: &only }),
             Err(e) => println!("{line}: {e}"),
         }
     }
@@ -92,6 +93,8 @@ struct Measure<'a> {
     device: &'a Arc<dyn Device>,
     line: &'a str,
     copy: f64,
+    /// A part of the names of kernels.
+    only: &'a str,
 }
 
 impl OpVisitor for Measure<'_> {
@@ -103,7 +106,7 @@ impl OpVisitor for Measure<'_> {
             Ok(operands) => operands,
             Err(e) => return println!("{line}: {e}"),
         };
-        for kernel in O::kernels(&KERNELS) {
+        for kernel in O::kernels(&KERNELS).iter().filter(|kernel| kernel.name().contains(self.only)) {
             let variants = match kernel.supports(device.caps(), problem) {
                 Ok(variants) => variants,
                 Err(why) => {

@@ -23,58 +23,62 @@
 //         │ 4│ 5│ 6│ 7│          A group makes COLS · 16 columns; its subgroups take pieces of SPAN elements of k in turn, STEPS of them
 //                                under way at once, and add their sums in shared memory.
 //
-// Which lane has what of a matrix Vulkan does not say: `lanes.comp` asks the device. Where it is something else, matrices are filled
-// number by number, wherever each belongs.
+// Which lane has what of a matrix Vulkan does not say: `lanes.comp` asks the device. Where it is something else, and behind the last
+// whole step along k, matrices are filled number by number, wherever each belongs.
+//
+// A group makes TEAMS such tiles at once, each by SUBGROUPS subgroups.
 //
 // Scales multiply the sums of their blocks, in f32. Sums are made in the same order for every m, but what other kernels make of more
 // rows is not: no promise across m.
 // Limits: m at most N; A of the type that ELEMENT is; matrices of 16×N×16; blocks of SPAN elements of a column that share a scale, or
 // of whole columns; sizes below 2^31.
 
-#define NF4_TABLE
 #include "gemm/glsl/finish.glsl"
 #include "gemm/glsl/operands.glsl"
 #include "gemm/glsl/weights.glsl"
-#include "common/glsl/runs.glsl"
 
 layout(constant_id = 12) const uint N = 8u;
 layout(constant_id = 13) const uint COLS = 1u;
 layout(constant_id = 14) const uint SUBGROUPS = 4u;
 layout(local_size_x_id = 15) in;
 layout(constant_id = 15) const uint THREADS = 128u;
-// Bits: eight elements of A, pieces of B at once; k is a multiple of STRIDE.
-layout(constant_id = 16) const uint RUNS = 0u;
+// Bits: whole steps are loaded as they are; what is left, or everything, is filled number by number.
+layout(constant_id = 16) const uint WAYS = 0u;
 // Words of a lane's piece of a line, and pieces under way.
 layout(constant_id = 17) const uint WORDS = 4u;
 layout(constant_id = 18) const uint STEPS = 1u;
-
 // Whether lanes that share a line have scales of their own, with which their numbers of f16 are multiplied: 1 powers of two, 2 E4M3.
 layout(constant_id = 19) const uint OWN_SCALES = 0u;
-// Bits: A's numbers are under way with B's, rather than found in a cache when they are needed; B passes by the cache that they are in.
+layout(constant_id = 20) const uint TEAMS = 1u;
+// Bits: A's numbers are under way with B's, rather than found in a cache when they are needed; B passes by the cache that they are in;
+// what comes next is loaded tile by tile, as places become free, rather than all of it at first.
 layout(constant_id = 21) const uint AHEAD = 0u;
-// Whether lanes have of matrices what is told above.
-layout(constant_id = 20) const bool KNOWN = false;
 
+const uint BY_STEPS = 1u, BY_NUMBERS = 2u;
+#define EARLY ((AHEAD & 4u) == 0u)
 const uint M = 16u, K = 16u;
+// Of a subgroup, wherever whole steps are loaded.
+const uint LANES = 32u;
 const uint BITS = B_TYPE == F16 ? 16u : B_TYPE == BF16 ? 16u : B_TYPE == E2M1 ? 4u : B_TYPE == NF4 ? 4u : B_TYPE == I4 ? 4u : B_TYPE == U4 ? 4u : 8u;
 // Elements of a piece, and of the pieces of four lanes; each eight of them are two products.
 const uint DEEP = WORDS * 32u / BITS;
 const uint SPAN = 4u * DEEP;
 const uint EIGHTS = DEEP / 8u;
 const uint STRIDE = STEPS * SPAN;
+const uint TURN = SUBGROUPS * STRIDE;
 const uint PIECES = STEPS * COLS * 2u;
 const uint HALVES = N / 8u;
 #define BY_BLOCK ((FLAGS & B_SCALED) != 0u && B_BLOCK_DEPTH < 0x80000000u)
-// What codes stand for is as many times what they become.
-#define UNIT (OWN_SCALES != 0u ? 1.0 : B_TYPE == E2M1 ? 16384.0 : B_TYPE == E4M3 ? 256.0 : 1.0)
+// What codes stand for is as many times what they become, a scale of E4M3 included.
+#define UNIT (OWN_SCALES == 2u ? 128.0 : OWN_SCALES == 1u ? 1.0 : B_TYPE == E2M1 ? 16384.0 : B_TYPE == E4M3 ? 256.0 : 1.0)
 // Whether words of codes become words of ELEMENT, or of f16.
 #define AS_IS (B_TYPE == BF16 || B_TYPE == NF4)
 
-shared float of_subgroups[SUBGROUPS * COLS * M * N];
+shared float of_subgroups[TEAMS * SUBGROUPS * COLS * M * N];
 // A matrix that says what is where.
-shared uvec4 numbered[KNOWN ? 1u : M * K / 8u];
-// Pairs of numbers for each byte of NF4.
-const uint PAIRS = B_TYPE == NF4 ? 256u : 1u;
+shared uvec4 numbered[(WAYS & BY_NUMBERS) != 0u ? M * K / 8u : 1u];
+// Pairs of numbers for each byte of NF4, for each lane in a place of its own, so that none waits for another.
+const uint PAIRS = B_TYPE == NF4 ? 256u * LANES : 1u;
 shared uint pairs[PAIRS];
 
 // As others, of what nobody writes meanwhile.
@@ -82,6 +86,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Fo
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent readonly buffer Fresh { uvec4 v; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Two { uvec2 v; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer One { uint v; };
+layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer OneHalf { uint16_t v; };
+layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer OneByte { uint8_t v; };
 
 #define WEIGHTS coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
 #define INPUTS coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
@@ -149,8 +155,9 @@ uvec4 eight_weights(uvec4 piece, uint v, float less) {
     }
     const uint word = piece[v];
     if (B_TYPE == NF4) {
-        const uvec4 codes = uvec4(word, word >> 8, word >> 16, word >> 24) & 0xffu;
-        return uvec4(pairs[codes.x], pairs[codes.y], pairs[codes.z], pairs[codes.w]);
+        const uint own = gl_SubgroupInvocationID % LANES;
+        return uvec4(pairs[(word << 5 & 0x1fe0u) | own], pairs[(word >> 3 & 0x1fe0u) | own], pairs[(word >> 11 & 0x1fe0u) | own],
+                     pairs[(word >> 19 & 0x1fe0u) | own]);
     }
     if (B_TYPE == E2M1) {
         // A sign, and what f16 has as the last digits of its exponent and the first of its mantissa.
@@ -180,46 +187,13 @@ uvec4 in_order(uvec4 eight) {
     return eight;
 }
 
-// A scale of E4M3, of which f16 has the digits, times 2^7, so that what it multiplies becomes as much for 2^-7.
-uint of_scale(uint code) {
-    const float16_t number = unpackFloat2x16(code << 7).x * float16_t(32768.0);
-    return code == 0x7fu ? 0x7e007e00u : packFloat2x16(f16vec2(number, number));
-}
-
-// Two times the same half.
-uint twice(uint code) {
-    return code << 16 | code;
-}
-
 uvec4 scaled(uvec4 words, uint factor) {
     const f16vec2 by = unpackFloat2x16(factor);
     return uvec4(packFloat2x16(unpackFloat2x16(words.x) * by), packFloat2x16(unpackFloat2x16(words.y) * by),
                  packFloat2x16(unpackFloat2x16(words.z) * by), packFloat2x16(unpackFloat2x16(words.w) * by));
 }
 
-// Eight neighbours of A from column `at`, 0 behind its end.
-uvec4 eight_inputs(uint64_t origin, uint row, uint at) {
-    uvec4 eight = uvec4(0u);
-    [[dont_unroll]] for (uint i = 0u; i < 8u; i++) {
-        if (at + i < k) {
-            eight[i / 2u] |= code_at(a, a_place(origin, row, at + i), A_TYPE) << 16u * (i % 2u);
-        }
-    }
-    return eight;
-}
-
-// A piece of a line of B, codes of 0 behind its end.
-uvec4 piece_of(uint64_t line, uint at) {
-    uvec4 piece = uvec4(0u);
-    [[dont_unroll]] for (uint i = 0u; i < DEEP; i++) {
-        if (at + i < k) {
-            piece[i * BITS / 32u] |= code_at(b, line + at + i, B_TYPE) << i * BITS % 32u;
-        }
-    }
-    return piece;
-}
-
-// The same of one that is all there and may be loaded at once.
+// A lane's piece of a line.
 uvec4 whole_piece(uint64_t from) {
     if (WORDS == 4u) {
         return (AHEAD & 2u) != 0u ? Fresh(from).v : Four(from).v;
@@ -227,19 +201,146 @@ uvec4 whole_piece(uint64_t from) {
     return WORDS == 2u ? uvec4(Two(from).v, 0u, 0u) : uvec4(One(from).v, 0u, 0u, 0u);
 }
 
-// Whether STRIDE columns of A and elements of lines of B from `at` are all there and may be loaded at once.
-bool is_whole(uint at) {
-    return RUNS == 7u || ((RUNS & 3u) == 3u && at + STRIDE <= k);
+// A's numbers of a step, in the order of B's codes.
+uvec4 inputs[EIGHTS * HALVES];
+
+// The products of two lines' pieces with A's numbers, added to `sums`.
+SUMS products(uvec4 one, uvec4 two, vec2 less, uvec2 factors[2], SUMS sums) {
+    [[unroll]] for (uint v = 0u; v < EIGHTS; v++) {
+        uvec4 weights[2];
+        weights[0] = eight_weights(one, v, less.x);
+        weights[1] = eight_weights(two, v, less.y);
+        if (OWN_SCALES != 0u) {
+            weights[0] = scaled(weights[0], factors[0][v / 2u]);
+            weights[1] = scaled(weights[1], factors[1][v / 2u]);
+        }
+        [[unroll]] for (uint t = 0u; t < 2u; t++) {
+            INPUTS input_matrix;
+            WEIGHTS weight_matrix;
+            [[unroll]] for (uint h = 0u; h < HALVES; h++) {
+                SET(input_matrix, 4u * h, inputs[v * HALVES + h][2u * t], true)
+                SET(input_matrix, 4u * h + 2u, inputs[v * HALVES + h][2u * t + 1u], true)
+            }
+            [[unroll]] for (uint h = 0u; h < 2u; h++) {
+                SET(weight_matrix, 4u * h, weights[h][2u * t], AS_IS)
+                SET(weight_matrix, 4u * h + 2u, weights[h][2u * t + 1u], AS_IS)
+            }
+            sums = coopMatMulAdd(weight_matrix, input_matrix, sums);
+        }
+    }
+    return sums;
 }
+
+// `sums` and, times what their rows are multiplied by, the sums of a block.
+SUMS with_block(SUMS sums, SUMS of_block, vec2 by) {
+    [[unroll]] for (uint e = 0u; e < N / 2u; e++) {
+        sums[e] += by[e / (N / 4u)] * of_block[e];
+    }
+    return sums;
+}
+
+const uint SCALE_BYTES = B_SCALE_TYPE == F32 ? 4u : B_SCALE_TYPE == F16 ? 2u : B_SCALE_TYPE == BF16 ? 2u : 1u;
+
+uint scale_at(uint64_t from) {
+    switch (SCALE_BYTES) {
+        case 4u: return One(from).v;
+        case 2u: return uint(OneHalf(from).v);
+        default: return uint(OneByte(from).v);
+    }
+}
+
+// Where a line of B has its pieces, its scales and its zero points.
+struct Line {
+    uint64_t pieces;
+    uint64_t scales;
+    uint64_t zeros;
+};
+
+Line line_of(uint which, uint col, uint part) {
+    const uint64_t scale = BY_BLOCK ? b_scale_place(which, 0u, col) : 0ul;
+    return Line(b + (b_place(which * b_stride, 0u, col) + part) * BITS / 8ul, BY_BLOCK ? given[AT_B_SCALE] + SCALE_BYTES * scale : 0ul,
+                (FLAGS & B_ZEROS) != 0u ? given[AT_B_SCALE + 1u] + scale : 0ul);
+}
+
+// The codes of both scales of a piece from row `row`, or of its scale and its zero point.
+uvec2 scale_codes(Line line, uint row) {
+    if (!BY_BLOCK) {
+        return uvec2(0u);
+    }
+    uvec2 codes = uvec2(scale_at(line.scales + SCALE_BYTES * b_scale_step(row)), 0u);
+    if (OWN_SCALES == 2u) {
+        codes.y = scale_at(line.scales + SCALE_BYTES * b_scale_step(row + 16u));
+    } else if ((FLAGS & B_ZEROS) != 0u) {
+        codes.y = uint(OneByte(line.zeros + b_scale_step(row)).v);
+    }
+    return codes;
+}
+
+// A scale of E8M0 may be less than its reference by so many powers of two: more, and f16 has no room for what it multiplies.
+const uint FAR = 24u;
+
+// What numbers of E2M1 are multiplied by for the scale `code`, in both halves: 2^15 where it is the reference.
+uint factor_of(uint code, uint reference) {
+    return (30u - (reference - code)) * 0x04000400u;
+}
+
+// The sums of a step of which lanes have scales of E8M0. They multiply against a reference for each line, which stays as long as no
+// scale is above it or far below it; where scales of lanes that share a line are farther apart, these take turns.
+SUMS with_powers(SUMS sums, uvec4 one, uvec4 two, uvec2 codes, inout uvec2 reference) {
+    const uint lane = gl_SubgroupInvocationID;
+    if (subgroupAny(any(greaterThan(reference - codes, uvec2(FAR))))) {
+        uvec2 greatest = max(codes, subgroupShuffleXor(codes, 1u));
+        greatest = max(greatest, subgroupShuffleXor(greatest, 2u));
+        reference = min(greatest + FAR / 3u, uvec2(254u));
+        if (subgroupAny(any(greaterThan(reference - codes, uvec2(FAR))))) {
+            [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
+                const uvec2 from = subgroupShuffle(codes, lane / 4u * 4u + i);
+                const uint own = lane % 4u == i ? factor_of(0u, 0u) : 0u;
+                const uvec2 factors[2] = uvec2[](uvec2(own), uvec2(own));
+                const SUMS of_lane = products(one, two, vec2(0.0), factors, SUMS(0.0));
+                sums = with_block(sums, of_lane, 0.5 * vec2(of_code(from.x, E8M0), of_code(from.y, E8M0)));
+            }
+            return sums;
+        }
+    }
+    const uvec2 factors[2] = uvec2[](uvec2(factor_of(codes.x, reference.x)), uvec2(factor_of(codes.y, reference.y)));
+    const SUMS of_block = products(one, two, vec2(0.0), factors, SUMS(0.0));
+    return with_block(sums, of_block, 0.5 * vec2(of_code(reference.x, E8M0), of_code(reference.y, E8M0)));
+}
+
+// What two scales of E4M3 are to f16 times 2^7, each in both halves: f16 has their digits, and what they multiply is as much for 2^-14.
+uvec2 factors_of(uvec2 codes) {
+    const f16vec2 two = unpackFloat2x16((codes.x & 0x7fu) << 7 | (codes.y & 0x7fu) << 23) * float16_t(32768.0);
+    return uvec2(packFloat2x16(two.xx), packFloat2x16(two.yy));
+}
+
+// What is set in a byte's highest bit where one of four codes, or of two scales, is NaN in E4M3.
+uint not_numbers(uint codes) {
+    return (codes & 0x7f7f7f7fu) + 0x01010101u;
+}
+
+// A lane's piece `i` of the step from row `from`, and its scales.
+#define LOAD_PIECE(i, from) { \
+    const uint row = from + (i) / (2u * COLS) * SPAN; \
+    next[i] = whole_piece(lines[(i) % (2u * COLS)].pieces + row * BITS / 8u); \
+    next_codes[i] = scale_codes(lines[(i) % (2u * COLS)], row + own); }
+
+// A's numbers that belong to it, if they are not left to a cache.
+#define LOAD_INPUT(i, from) \
+    if ((AHEAD & 1u) != 0u) { \
+        const uint row = from + (i) / HALVES / EIGHTS * SPAN + 8u * ((i) / HALVES % EIGHTS); \
+        next_inputs[i] = Four(inputs_from[(i) % HALVES] + 2u * row).v; }
 
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint lane = gl_SubgroupInvocationID;
+    const uint team = gl_SubgroupID / SUBGROUPS;
+    const uint member = gl_SubgroupID % SUBGROUPS;
     // Sizes are less than 2^31.
     unknown = k >> 31;
     if (B_TYPE == NF4) {
         for (uint e = thread; e < PAIRS; e += THREADS) {
-            pairs[e] = joined(NF4_VALUES[e & 15u], NF4_VALUES[e >> 4]);
+            pairs[e] = joined(NF4_VALUES[e / LANES & 15u], NF4_VALUES[e / LANES >> 4]);
         }
         barrier();
     }
@@ -247,7 +348,7 @@ void main() {
     WEIGHTS weight_at;
     INPUTS input_at;
     SUMS sum_at;
-    if (!KNOWN) {
+    if ((WAYS & BY_NUMBERS) != 0u) {
         for (uint e = thread; e < M * K / 8u; e += THREADS) {
             [[unroll]] for (uint i = 0u; i < 4u; i++) {
                 numbered[e][i] = joined(float(8u * e + 2u * i), float(8u * e + 2u * i + 1u));
@@ -262,226 +363,133 @@ void main() {
         coopMatLoad(sum_at, of_subgroups, 0u, N, gl_CooperativeMatrixLayoutRowMajor);
         barrier();
     }
-    const uint tiles = (n + COLS * M - 1u) / (COLS * M);
-    for (uint64_t tile = gl_WorkGroupID.x; tile < uint64_t(tiles) * batch; tile += gl_NumWorkGroups.x) {
-        const uint which = uint(tile / tiles);
-        const uint col_0 = uint(tile - uint64_t(which) * tiles) * COLS * M;
+    const uint64_t tiles = (n + COLS * M - 1u) / (COLS * M);
+    const uint whole = (WAYS & BY_STEPS) != 0u ? k / STRIDE * STRIDE : 0u;
+    for (uint64_t first = gl_WorkGroupID.x * TEAMS; first < tiles * batch; first += gl_NumWorkGroups.x * TEAMS) {
+        // A tile that is not there is the last one once more, which is not stored.
+        const uint64_t tile = min(first + team, tiles * batch - 1ul);
+        const uint which = batch == 1u ? 0u : uint(tile / tiles);
+        const uint col_0 = uint(tile - which * tiles) * COLS * M;
         const uint64_t a_origin = which * a_stride;
         const uint64_t b_origin = which * b_stride;
         SUMS sums[COLS];
         [[unroll]] for (uint j = 0u; j < COLS; j++) {
             sums[j] = SUMS(0.0);
         }
-        if (KNOWN) {
-            uint64_t lines[2u * COLS];
-            uint64_t scale_lines[2u * COLS];
-            [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
-                // A column that is not there is a copy of the last one, which nobody stores.
-                const uint col = column(min(col_0 + lane / 4u + 8u * j, n - 1u));
-                lines[j] = b_place(b_origin, 0u, col);
-                scale_lines[j] = BY_BLOCK ? b_scale_place(which, 0u, col) : 0ul;
-            }
-            uint wrong[2u * COLS];
-            [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
-                wrong[j] = 0u;
-            }
+        if (whole != 0u) {
             const uint part = lane % 4u * DEEP;
-            // Rows that are not there are copies of the last one, which nobody stores either.
-            uint rows[HALVES];
+            Line lines[2u * COLS];
+            uint wrong[2u * COLS];
+            uvec2 references[COLS];
+            [[unroll]] for (uint i = 0u; i < 2u * COLS; i++) {
+                // A column that is not there is a copy of the last one, which nobody stores.
+                lines[i] = line_of(which, column(min(col_0 + lane / 4u + 8u * i, n - 1u)), part);
+                wrong[i] = 0u;
+                references[i / 2u] = uvec2(0u);
+            }
             uint64_t inputs_from[HALVES];
             [[unroll]] for (uint h = 0u; h < HALVES; h++) {
-                rows[h] = min(lane / 4u + 8u * h, m - 1u);
-                inputs_from[h] = a + 2ul * (a_place(a_origin, rows[h], 0u) + part);
+                // Rows that are not there are copies of the last one, which nobody stores either.
+                inputs_from[h] = a + 2ul * (a_place(a_origin, min(lane / 4u + 8u * h, m - 1u), 0u) + part);
             }
-            uint64_t pieces_from[2u * COLS];
-            [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
-                pieces_from[j] = b + (lines[j] + part) * BITS / 8ul;
-            }
+            const uint own = OWN_SCALES != 0u ? part : 0u;
             uvec4 next[PIECES];
-            uvec2 next_scales[PIECES];
+            uvec2 next_codes[PIECES];
             uvec4 next_inputs[STEPS * EIGHTS * HALVES];
+            const uint start = min(member * STRIDE, whole - STRIDE);
             [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                next_scales[i] = uvec2(0u);
+                LOAD_PIECE(i, start)
             }
-            // From the step before the first one, of which there is nothing.
-            for (uint k_1 = gl_SubgroupID * STRIDE; k_1 < k + SUBGROUPS * STRIDE; k_1 += SUBGROUPS * STRIDE) {
-                uvec4 now[PIECES];
-                uvec2 now_scales[PIECES];
+            [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
+                LOAD_INPUT(i, start)
+            }
+            for (uint k_0 = member * STRIDE; k_0 < whole; k_0 += TURN) {
+                // Behind the end, what is there is loaded once more: a load behind a condition would be waited for.
+                const uint after = min(k_0 + TURN, whole - STRIDE);
+                uvec4 pieces[PIECES];
+                uvec2 codes[PIECES];
                 uvec4 now_inputs[STEPS * EIGHTS * HALVES];
+                [[unroll]] for (uint i = 0u; i < PIECES; i++) {
+                    pieces[i] = next[i];
+                    codes[i] = next_codes[i];
+                    if (EARLY) {
+                        LOAD_PIECE(i, after)
+                    }
+                }
                 [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
                     now_inputs[i] = next_inputs[i];
-                }
-                [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                    now[i] = next[i];
-                    now_scales[i] = next_scales[i];
-                }
-                if (k_1 < k && is_whole(k_1)) {
-                    [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                        next[i] = whole_piece(pieces_from[i % (2u * COLS)] + (k_1 + i / (2u * COLS) * SPAN) * BITS / 8u);
-                    }
-                    if ((AHEAD & 1u) != 0u) {
-                        [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
-                            const uint at = k_1 + i / HALVES / EIGHTS * SPAN + 8u * (i / HALVES % EIGHTS);
-                            next_inputs[i] = Four(inputs_from[i % HALVES] + 2u * at).v;
-                        }
-                    }
-                } else if (RUNS != 7u && k_1 < k) {
-                    if ((AHEAD & 1u) != 0u) {
-                        [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
-                            const uint at = k_1 + i / HALVES / EIGHTS * SPAN + 8u * (i / HALVES % EIGHTS);
-                            next_inputs[i] = eight_inputs(a_origin, rows[i % HALVES], at + part);
-                        }
-                    }
-                    [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                        next[i] = piece_of(lines[i % (2u * COLS)], k_1 + i / (2u * COLS) * SPAN + part);
+                    if (EARLY) {
+                        LOAD_INPUT(i, after)
                     }
                 }
-                if (BY_BLOCK && k_1 < k) {
-                    [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                        const uint row = min(k_1 + i / (2u * COLS) * SPAN + (OWN_SCALES != 0u ? part : 0u), k - 1u);
-                        const uint64_t place = scale_lines[i % (2u * COLS)] + b_scale_step(row);
-                        next_scales[i] = uvec2(b_scale_code(place), 0u);
-                        if ((FLAGS & B_ZEROS) != 0u) {
-                            next_scales[i].y = b_zero_code(place);
-                        }
-                        if (OWN_SCALES == 2u) {
-                            next_scales[i].y = b_scale_code(scale_lines[i % (2u * COLS)] + b_scale_step(min(row + 16u, k - 1u)));
-                        }
-                    }
+                if (EARLY) {
+                    // Without it, drivers load each number just before it is needed.
+                    subgroupBarrier();
                 }
-                if (k_1 < SUBGROUPS * STRIDE) {
-                    continue;
-                }
-                const uint k_0 = k_1 - SUBGROUPS * STRIDE;
-                const bool whole = is_whole(k_0);
                 [[unroll]] for (uint s = 0u; s < STEPS; s++) {
-                    const uint from = k_0 + s * SPAN;
-                    if (RUNS != 7u && from >= k) {
-                        break;
-                    }
-                    uvec4 inputs[EIGHTS * HALVES];
-                    if ((AHEAD & 1u) != 0u) {
-                        [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
-                            inputs[i] = now_inputs[s * EIGHTS * HALVES + i];
-                        }
-                    } else if (whole) {
-                        [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
-                            inputs[i] = Four(inputs_from[i % HALVES] + 2u * (from + 8u * (i / HALVES))).v;
-                        }
-                    } else {
-                        [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
-                            inputs[i] = eight_inputs(a_origin, rows[i % HALVES], from + part + 8u * (i / HALVES));
+                    [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
+                        const uint at = k_0 + s * SPAN + 8u * (i / HALVES);
+                        inputs[i] = in_order((AHEAD & 1u) != 0u ? now_inputs[s * EIGHTS * HALVES + i] : Four(inputs_from[i % HALVES] + 2u * at).v);
+                        if (!EARLY) {
+                            LOAD_INPUT(s * EIGHTS * HALVES + i, after)
                         }
                     }
-                    // Scales of lanes that share a line are powers of two against the greatest of them, as far as f16 holds what is then
-                    // multiplied; where they are farther apart, lanes take turns.
-                    uint turns = 1u;
-                    uint greatest[2u * COLS];
-                    if (OWN_SCALES == 1u) {
-                        bool far = false;
-                        [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
-                            const uint one = now_scales[s * 2u * COLS + j].x;
-                            greatest[j] = max(one, subgroupShuffleXor(one, 1u));
-                            greatest[j] = max(greatest[j], subgroupShuffleXor(greatest[j], 2u));
-                            far = far || greatest[j] > one + 24u;
+                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                        const uint at = 2u * (s * COLS + j);
+                        const uvec4 one = pieces[at];
+                        const uvec4 two = pieces[at + 1u];
+                        const uvec2 of_one = codes[at];
+                        const uvec2 of_two = codes[at + 1u];
+                        if (!EARLY) {
+                            LOAD_PIECE(at, after)
+                            LOAD_PIECE(at + 1u, after)
                         }
-                        turns = subgroupAny(far) ? 4u : 1u;
-                    }
-                    [[dont_unroll]] for (uint turn = 0u; turn < turns; turn++) {
-                        SUMS of_block[COLS];
-                        float less[2u * COLS];
-                        float scales[2u * COLS];
-                        uvec2 factors[2u * COLS];
-                        [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
-                            less[j] = B_TYPE == I4 ? 8.0 : B_TYPE == I8 ? 128.0 : 0.0;
-                            if (BY_BLOCK) {
-                                const uvec2 codes = now_scales[s * 2u * COLS + j];
-                                if (OWN_SCALES == 1u) {
-                                    const uint from_one = subgroupShuffle(codes.x, lane / 4u * 4u + turn);
-                                    const uint unit = turns == 1u ? greatest[j] : from_one;
-                                    scales[j] = 0.5 * of_code(unit, E8M0);
-                                    factors[j] = uvec2(twice(codes.x + 30u > unit && (turns == 1u || part == turn * DEEP) ? codes.x + 30u - unit << 10 : 0u));
-                                } else if (OWN_SCALES != 0u) {
-                                    scales[j] = 128.0;
-                                    factors[j] = uvec2(of_scale(codes.x), of_scale(codes.y));
-                                } else {
-                                    scales[j] = of_code(codes.x, B_SCALE_TYPE);
-                                }
-                                if ((FLAGS & B_ZEROS) != 0u) {
-                                    less[j] += of_code(codes.y, U8);
-                                }
+                        vec2 less = vec2(B_TYPE == I4 ? 8.0 : B_TYPE == I8 ? 128.0 : 0.0);
+                        uvec2 factors[2];
+                        if (OWN_SCALES == 1u) {
+                            sums[j] = with_powers(sums[j], one, two, uvec2(of_one.x, of_two.x), references[j]);
+                        } else if (BY_BLOCK && OWN_SCALES == 0u) {
+                            if ((FLAGS & B_ZEROS) != 0u) {
+                                less += vec2(of_code(of_one.y, U8), of_code(of_two.y, U8));
                             }
+                            const SUMS of_block = products(one, two, less, factors, SUMS(0.0));
+                            sums[j] = with_block(sums[j], of_block, vec2(of_code(of_one.x, B_SCALE_TYPE), of_code(of_two.x, B_SCALE_TYPE)));
+                        } else {
+                            if (OWN_SCALES == 2u) {
+                                factors = uvec2[](factors_of(of_one), factors_of(of_two));
+                                wrong[2u * j] |= not_numbers(of_one.x) | not_numbers(of_one.y);
+                                wrong[2u * j + 1u] |= not_numbers(of_two.x) | not_numbers(of_two.y);
+                            }
+                            sums[j] = products(one, two, less, factors, sums[j]);
                         }
-                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                            of_block[j] = BY_BLOCK ? SUMS(0.0) : sums[j];
-                        }
-                        [[unroll]] for (uint v = 0u; v < EIGHTS; v++) {
-                            uvec4 ordered[HALVES];
-                            [[unroll]] for (uint h = 0u; h < HALVES; h++) {
-                                ordered[h] = in_order(inputs[v * HALVES + h]);
+                        if (B_TYPE == E4M3) {
+                            [[unroll]] for (uint i = 0u; i < WORDS; i++) {
+                                wrong[2u * j] |= not_numbers(one[i]);
+                                wrong[2u * j + 1u] |= not_numbers(two[i]);
                             }
-                            uvec4 weights[2u * COLS];
-                            [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
-                                weights[j] = eight_weights(now[s * 2u * COLS + j], v, less[j]);
-                                if (OWN_SCALES != 0u) {
-                                    weights[j] = scaled(weights[j], factors[j][v / 2u]);
-                                }
-                            }
-                            [[unroll]] for (uint t = 0u; t < 2u; t++) {
-                                INPUTS input_matrix;
-                                [[unroll]] for (uint h = 0u; h < HALVES; h++) {
-                                    SET(input_matrix, 4u * h, ordered[h][2u * t], true)
-                                    SET(input_matrix, 4u * h + 2u, ordered[h][2u * t + 1u], true)
-                                }
-                                [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                                    WEIGHTS matrix;
-                                    [[unroll]] for (uint h = 0u; h < 2u; h++) {
-                                        SET(matrix, 4u * h, weights[2u * j + h][2u * t], AS_IS)
-                                        SET(matrix, 4u * h + 2u, weights[2u * j + h][2u * t + 1u], AS_IS)
-                                    }
-                                    of_block[j] = coopMatMulAdd(matrix, input_matrix, of_block[j]);
-                                }
-                            }
-                        }
-                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                            if (BY_BLOCK) {
-                                [[unroll]] for (uint e = 0u; e < N / 2u; e++) {
-                                    sums[j][e] += scales[2u * j + e / (N / 4u)] * of_block[j][e];
-                                }
-                            } else {
-                                sums[j] = of_block[j];
-                            }
-                        }
-                    }
-                    if (B_TYPE == E4M3) {
-                        [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
-                            const uvec4 piece = now[s * 2u * COLS + j];
-                            const uvec4 past = (piece & 0x7f7f7f7fu) + 0x01010101u;
-                            wrong[j] |= past.x | past.y | past.z | past.w;
                         }
                     }
                 }
             }
-            if (B_TYPE == E4M3) {
+            if (B_TYPE == E4M3 || OWN_SCALES == 2u) {
                 [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
                     wrong[j] |= subgroupShuffleXor(wrong[j], 1u);
                     wrong[j] |= subgroupShuffleXor(wrong[j], 2u);
                     if ((wrong[j] & 0x80808080u) != 0u) {
-                        [[unroll]] for (uint e = 0u; e < N / 2u; e++) {
-                            if (e / (N / 4u) == j % 2u) {
-                                sums[j / 2u][e] = uintBitsToFloat(QUIET_NAN);
-                            }
+                        [[unroll]] for (uint e = 0u; e < N / 4u; e++) {
+                            sums[j / 2u][j % 2u * (N / 4u) + e] = uintBitsToFloat(QUIET_NAN);
                         }
                     }
                 }
             }
-        } else {
-            [[dont_unroll]] for (uint k_0 = gl_SubgroupID * K; k_0 < k; k_0 += SUBGROUPS * K) {
-                INPUTS inputs;
-                [[dont_unroll]] for (uint e = 0u; e < inputs.length(); e++) {
+        }
+        if ((WAYS & BY_NUMBERS) != 0u) {
+            [[dont_unroll]] for (uint k_0 = whole + member * K; k_0 < k; k_0 += SUBGROUPS * K) {
+                INPUTS numbers;
+                [[dont_unroll]] for (uint e = 0u; e < numbers.length(); e++) {
                     const uint spot = uint(float(input_at[e]));
                     const uint at = k_0 + spot % K;
-                    inputs[e] = ELEMENT(spot / K < m && at < k ? number_at(a, a_place(a_origin, spot / K, at), A_TYPE) : 0.0);
+                    numbers[e] = ELEMENT(spot / K < m && at < k ? number_at(a, a_place(a_origin, spot / K, at), A_TYPE) : 0.0);
                 }
                 [[unroll]] for (uint j = 0u; j < COLS; j++) {
                     WEIGHTS weights;
@@ -498,7 +506,7 @@ void main() {
                         }
                         weights[e] = ELEMENT(code / UNIT);
                     }
-                    SUMS of_block = coopMatMulAdd(weights, inputs, SUMS(0.0));
+                    SUMS of_block = coopMatMulAdd(weights, numbers, SUMS(0.0));
                     [[dont_unroll]] for (uint e = 0u; e < of_block.length(); e++) {
                         const uint col = column(min(col_0 + j * M + uint(sum_at[e]) / N, n - 1u));
                         sums[j][e] += (BY_BLOCK ? b_scale(b_scale_place(which, k_0, col)) : 1.0) * of_block[e];
@@ -510,12 +518,15 @@ void main() {
             coopMatStore(sums[j], of_subgroups, (gl_SubgroupID * COLS + j) * M * N, N, gl_CooperativeMatrixLayoutRowMajor);
         }
         barrier();
-        for (uint e = thread; e < COLS * M / 2u * m; e += THREADS) {
+        const uint at_team = team * SUBGROUPS * COLS * M * N;
+        const uint stored = first + team < tiles * batch ? COLS * M / 2u * m : 0u;
+        for (uint e = thread % (THREADS / TEAMS); e < stored; e += THREADS / TEAMS) {
             const uint row = e / (COLS * M / 2u);
             const uint at = e % (COLS * M / 2u) * 2u;
             vec2 both = vec2(0.0);
             for (uint g = 0u; g < SUBGROUPS; g++) {
-                both += vec2(of_subgroups[(g * COLS * M + at) * N + row], of_subgroups[(g * COLS * M + at + 1u) * N + row]);
+                const uint from = at_team + (g * COLS * M + at) * N + row;
+                both += vec2(of_subgroups[from], of_subgroups[from + N]);
             }
             both *= UNIT;
             const uint col = col_0 + at;

@@ -28,6 +28,9 @@ static BF16: Shader = shader!("gemm", "coopmat_few_rows_bf16");
 const M: u32 = 16;
 const K: u32 = 16;
 
+/// Lanes of a subgroup that loads what it has of matrices.
+const LANES: u32 = 32;
+
 /// What B may be beside A's own type.
 const NARROW: [DType; 8] =
     [DType::E4m3, DType::E5m2, DType::E2m1, DType::Nf4, DType::I4, DType::U4, DType::I8, DType::U8];
@@ -38,6 +41,8 @@ struct Group {
     cols: u32,
     /// Subgroups that share k.
     subgroups: u32,
+    /// Tiles that it makes at once, each by as many subgroups.
+    teams: u32,
     /// Pieces of each line that a lane has under way.
     steps: u32,
     /// `AHEAD` of the shader.
@@ -45,12 +50,15 @@ struct Group {
 }
 
 /// Variants; append only, because wisdom names them by their place. On an H200 the first is best for 16 bits, the second for 8, the
-/// third for E2M1 and NF4, the last for whole numbers of 4 bits.
-const GROUPS: [Group; 4] = [
-    Group { cols: 1, subgroups: 8, steps: 2, ahead: 0 },
-    Group { cols: 1, subgroups: 8, steps: 1, ahead: 2 },
-    Group { cols: 1, subgroups: 4, steps: 1, ahead: 2 },
-    Group { cols: 2, subgroups: 4, steps: 1, ahead: 3 },
+/// third for E2M1, the fourth for whole numbers of 4 bits, the fifth for NF4, of which a unit has room for one group's table; the last
+/// for few columns, of which the others would make too few groups.
+const GROUPS: [Group; 6] = [
+    Group { cols: 1, subgroups: 4, teams: 1, steps: 2, ahead: 0 },
+    Group { cols: 1, subgroups: 4, teams: 2, steps: 1, ahead: 1 },
+    Group { cols: 2, subgroups: 4, teams: 1, steps: 1, ahead: 1 },
+    Group { cols: 4, subgroups: 4, teams: 1, steps: 1, ahead: 5 },
+    Group { cols: 1, subgroups: 1, teams: 16, steps: 2, ahead: 4 },
+    Group { cols: 1, subgroups: 8, teams: 1, steps: 1, ahead: 1 },
 ];
 
 /// Whether lanes have scales of their own, as `OWN_SCALES` of the shader: f16 holds a code of E2M1 times a scale of either scheme.
@@ -69,9 +77,11 @@ fn words(format: Format) -> Option<u32> {
     if own_scales(format) != 0 {
         return Some(4);
     }
-    // Eight elements at least, those of two products.
-    let fits =
-        |words: &u32| 32 * words >= RUN * bits && (depth == u32::MAX || depth.is_multiple_of(128 * words / bits));
+    // Eight elements at least, those of two products; a matrix of numbers filled one by one has a scale in common too.
+    let fits = |words: &u32| {
+        let shared = (128 * words / bits).next_multiple_of(K);
+        32 * words >= RUN * bits && (depth == u32::MAX || depth.is_multiple_of(shared))
+    };
     [4, 2, 1].into_iter().find(fits)
 }
 
@@ -81,14 +91,26 @@ fn starts(matrix: &Matrix, batch: u32, align: u32, bytes: u32) -> bool {
     align >= bytes && fits(matrix.ld.into()) && (batch == 1 || fits(matrix.stride))
 }
 
+/// Whether pieces of A's and B's lines can be loaded at once.
+fn by_steps(p: &GemmProblem, words: u32) -> bool {
+    let align = p.align().bytes();
+    p.a.order == Order::Row && starts(&p.a, p.batch, align, 16) && starts(&p.b, p.batch, align, 4 * words)
+}
+
 impl Group {
-    fn threads(&self, caps: &Caps) -> u32 {
-        self.subgroups * caps.lanes
+    /// Elements of a line that a subgroup takes at once.
+    fn stride(&self, format: Format, words: u32) -> u32 {
+        128 * words / format.dtype.bits() * self.steps
     }
 
-    /// Every subgroup's sums, a matrix of numbers, and the pairs of NF4.
-    fn shared_bytes(&self, width: u32) -> u32 {
-        4 * self.subgroups * self.cols * M * width + 2 * M * K + 1024
+    fn threads(&self, caps: &Caps) -> u32 {
+        self.teams * self.subgroups * caps.lanes
+    }
+
+    /// Every subgroup's sums, a matrix of numbers, and each lane's pairs of NF4.
+    fn shared_bytes(&self, width: u32, dtype: DType) -> u32 {
+        let pairs = if dtype == DType::Nf4 { 4 * 256 * LANES } else { 4 };
+        4 * self.teams * self.subgroups * self.cols * M * width + 2 * M * K + pairs
     }
 }
 
@@ -130,23 +152,32 @@ impl Kernel<Gemm> for CoopmatFewRows {
         if p.repro() == Repro::BatchInvariant {
             return Err(Unsupported::Repro { asked: p.repro() });
         }
-        let [need, have] = [GROUPS[0].shared_bytes(width), caps.shared_bytes].map(u64::from);
+        let [need, have] = [GROUPS[0].shared_bytes(width, b), caps.shared_bytes].map(u64::from);
         Variants::filter(GROUPS.len() as u8, Unsupported::SharedMemory { need, have }, |v| {
             let group = &GROUPS[usize::from(v.0)];
-            group.threads(caps) <= caps.max_threads && group.shared_bytes(width) <= caps.shared_bytes
+            group.threads(caps) <= caps.max_threads && group.shared_bytes(width, b) <= caps.shared_bytes
         })
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        let group = &GROUPS[usize::from(variant.0)];
         let (best, slower) = match (p.b.dtype(), p.b.dtype().bits()) {
-            (_, 16) => (0, 1.1),
-            (_, 8) => (1, 1.25),
-            (DType::E2m1, _) => (2, 2.0),
-            (DType::Nf4, _) => (2, 3.1),
-            _ => (3, 1.5),
+            (_, 16) => (0, 1.05),
+            (_, 8) => (1, 1.15),
+            (DType::E2m1, _) if own_scales(p.b.format) == 1 => (2, 1.85),
+            (DType::E2m1, _) => (2, 1.6),
+            (DType::Nf4, _) => (4, 2.2),
+            _ => (3, 1.35),
         };
         let other = if variant.0 == best { 1.0 } else { 1.2 };
-        let moved = slower * p.bytes() as f64 / caps.bytes_per_s;
+        // Fewer subgroups than units need for the memory's whole speed bring a part of it.
+        let tiles = f64::from(p.batch) * f64::from(p.n.div_ceil(M * group.cols));
+        let share = (tiles * f64::from(group.subgroups) / (8.0 * f64::from(caps.units))).min(1.0);
+        // What is no whole step is many times slower.
+        let words = words(p.b.format).unwrap_or(1);
+        let whole = if by_steps(p, words) { p.k - p.k % group.stride(p.b.format, words) } else { 0 };
+        let left = 1.0 - f64::from(whole) / f64::from(p.k.max(1));
+        let moved = (slower + 20.0 * left) / share.max(1e-3) * p.bytes() as f64 / caps.bytes_per_s;
         Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + other * moved)
     }
 
@@ -155,10 +186,8 @@ impl Kernel<Gemm> for CoopmatFewRows {
         let width = widths(caps, p.a.dtype()).next().expect("supported, so there is a shape");
         let words = words(p.b.format).expect("supported, so pieces suit scales");
         let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
-        let align = p.align().bytes();
-        let of_a = p.a.order == Order::Row && starts(&p.a, p.batch, align, 16);
-        let of_b = starts(&p.b, p.batch, align, 4 * words);
-        let whole = of_a && of_b && p.k > 0 && p.k.is_multiple_of(128 * words / p.b.dtype().bits() * group.steps);
+        let by_steps = by_steps(p, words) && vulkan.has_lanes(p.a.dtype(), width);
+        let by_numbers = !by_steps || !p.k.is_multiple_of(group.stride(p.b.format, words));
         let main = Main {
             name: self.name(),
             shader: if p.a.dtype() == DType::F16 { &F16 } else { &BF16 },
@@ -167,15 +196,15 @@ impl Kernel<Gemm> for CoopmatFewRows {
                 group.cols,
                 group.subgroups,
                 group.threads(caps),
-                u32::from(of_a) | u32::from(of_b) << 1 | u32::from(whole) << 2,
+                u32::from(by_steps) | u32::from(by_numbers) << 1,
                 words,
                 group.steps,
                 own_scales(p.b.format),
-                vulkan.has_lanes(p.a.dtype(), width).into(),
+                group.teams,
                 group.ahead,
             ],
             subgroup: Some(caps.lanes),
-            tile: (width, group.cols * M),
+            tile: (width, group.teams * group.cols * M),
         };
         let code = product(device, p.spec(), main)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
