@@ -38,11 +38,22 @@ const uint CHAINS = 8u, STEPS = 8u;
 void main() {
     float total = 0.0;
 #ifdef OF_MATRICES
-    const coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA> left = coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>(x);
-    const coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB> right = coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB>(y);
+    // Different everywhere: of two equal halves of a matrix a compiler would multiply one.
+    coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA> left;
+    coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB> right;
     coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sums[CHAINS];
+    const float own = float(gl_LocalInvocationIndex + 1u);
+    [[dont_unroll]] for (uint e = 0u; e < left.length(); e++) {
+        left[e] = ELEMENT(x / (own + float(e)));
+    }
+    [[dont_unroll]] for (uint e = 0u; e < right.length(); e++) {
+        right[e] = ELEMENT(y / (own + float(e)));
+    }
     [[unroll]] for (uint i = 0u; i < CHAINS; i++) {
         sums[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(x * float(i));
+        [[dont_unroll]] for (uint e = 0u; e < sums[i].length(); e++) {
+            sums[i][e] += own * float(e);
+        }
     }
     [[dont_unroll]] for (uint round = 0u; round < rounds; round++) {
         [[unroll]] for (uint step = 0u; step < STEPS * CHAINS; step++) {
@@ -50,7 +61,9 @@ void main() {
         }
     }
     [[unroll]] for (uint i = 0u; i < CHAINS; i++) {
-        total += sums[i][0];
+        [[dont_unroll]] for (uint e = 0u; e < sums[i].length(); e++) {
+            total += sums[i][e];
+        }
     }
 #else
     float sums[CHAINS];
