@@ -14,13 +14,14 @@
 //         │ 2nd   w0 │ 64               CLUSTER_N blocks of a cluster take neighbouring columns and share A: each copies
 //     BM  │ 1st   w1 │ 64               a part of its rows to all. CLUSTER_M likewise with rows, sharing B.
 //         │ 2nd   w1 │ 64
-//         └──────────┘
+//         └──────────┘                  CLUSTER_K blocks each sum a part of a tile's k, and finish a part of its columns.
 //
 // Defines (one line of the variants table each):
 //     BM            64 (one consumer), 128, 192 (three consumers), 256 (two waves)
 //     BN            a multiple of 8, at most 256; with scales BN/2 · (1 + BM/128) + ~60 registers must fit 232: 128×192, 256×128
 //     STAGES        tiles in flight
-//     CLUSTER_M, CLUSTER_N   at most one of them more than 1; BN / CLUSTER_M and BM / CLUSTER_N multiples of 8
+//     CLUSTER_M, CLUSTER_N, CLUSTER_K   at most one of them more than 1; BN / CLUSTER_M, BM / CLUSTER_N and BN / CLUSTER_K multiples of 8;
+//                   along k without groups, BM 64 or 128, and k of as many blocks at least
 //     BOXES         boxes of D that each warpgroup has shared memory for
 //     AHEAD         1: the next block's products are issued before this one's are scaled; BM 64 or 128, BN at most 128
 //     OUT           0 bf16, 1 f16, 2 f32
@@ -28,11 +29,12 @@
 //     TYPE          WgmmaType of A and B        A_SCALE, B_SCALE   rows that share a scale: 1, 128, or 0 for none
 //     GROUPING      0 batches, 1 contiguous groups of rows, 2 masked groups
 //
-// Launch: THREADS = 128 (1 + CONSUMERS); SHARED bytes as below; a grid of clusters, at most as many as run at once: they are persistent.
+// Launch: THREADS = 128 (1 + CONSUMERS); SHARED bytes as below; a grid of clusters, at most as many as run at once: they are persistent. Those
+// that part k are not, and there is one for each tile.
 //     a_map   3-D {k, rows, batch}: box {128 bytes, BM / CLUSTER_N, 1}, 128-byte swizzle
 //     b_map   3-D {k, n, batch or groups}: box {128 bytes, BN / CLUSTER_M, 1}, 128-byte swizzle
 //     d_map   3-D {n, rows, batch}: box {STORE, 64, 1}, swizzle of STORE elements' bytes (128, 64, 32, none);
-//             STORE the largest of 64, 32, 16, 8 elements (f32: 32, 16, 8) that divides BN. Not read unless args.d_copies.
+//             STORE the largest of 64, 32, 16, 8 elements (f32: 32, 16, 8) that divides BN / CLUSTER_K. Not read unless args.d_copies.
 // Rows of A and B must be a multiple of 16 bytes apart and 16-byte aligned, as the copy engine wants; D need not be.
 #pragma once
 #include "common/cuda/wgmma.cuh"
@@ -45,6 +47,9 @@
 #endif
 #ifndef AHEAD
 #define AHEAD 0
+#endif
+#ifndef CLUSTER_K
+#define CLUSTER_K 1
 #endif
 
 /// What a launch is told beside its tensor maps. Strides count elements. Scales of rows come fastest in the outer layout, aligned to 16
@@ -77,16 +82,19 @@ constexpr int CONSUMERS = BM == 64 ? 1 : BM == 192 ? 3 : 2;
 constexpr int WAVES = BM / (64 * CONSUMERS);
 constexpr int THREADS = 128 * (1 + CONSUMERS);
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N; // blocks whose copies land in a stage
+constexpr int BLOCKS = CLUSTER * CLUSTER_K;    // of a cluster
 constexpr bool BYTES = TYPE >= WgmmaType::E4M3;
 constexpr int BK = BYTES ? 128 : 64; // elements in the 128 bytes of a stage
 constexpr int STEP = BYTES ? 32 : 16; // elements of one wgmma
 constexpr int OUT_BYTES = OUT == 2 ? 4 : 2;
-constexpr int STORE = gcd(BN, 128 / OUT_BYTES);
+constexpr int COLUMNS = BN / CLUSTER_K; // of the tile that a block stores
+constexpr int STORE = gcd(COLUMNS, 128 / OUT_BYTES);
 
 static_assert(BM == 64 || BM == 128 || BM == 192 || BM == 256, "slabs of 64 rows for one to three consumers");
 static_assert(BN % 8 == 0 && BN <= 256 && BM % CLUSTER_N == 0 && BM / CLUSTER_N % 8 == 0 && BN / CLUSTER_M % 8 == 0, "swizzle atoms have 8 rows");
 static_assert(A_SCALE <= 1, "A is scaled per row or not at all");
-static_assert(CLUSTER == CLUSTER_M || CLUSTER == CLUSTER_N, "a cluster has one purpose");
+static_assert(BLOCKS == CLUSTER_M || BLOCKS == CLUSTER_N || BLOCKS == CLUSTER_K, "a cluster has one purpose");
+static_assert(CLUSTER_K == 1 || (GROUPING == 0 && WAVES == 1 && COLUMNS * CLUSTER_K == BN && COLUMNS % 8 == 0), "a tile's columns are parted evenly");
 
 // Scales of a stage: A's, then B's. Columns with one scale in common form zones: n0 is a multiple of BN, so a block of 128 can only
 // begin at a multiple of gcd(BN, 128) within the tile. In bulk, A's begin up to 3 rows before the tile.
@@ -99,13 +107,25 @@ constexpr int B_SCALES = B_SCALE == 0 ? 0 : B_SCALE == 1 ? BN : (BN / ZONE + 3) 
 constexpr u32 A_BYTES = BM * 128, B_BYTES = BN * 128, SCALE_BYTES = (A_SCALES + B_SCALES) * 4;
 constexpr u32 BOX_BYTES = 64 * STORE * OUT_BYTES;
 constexpr u32 A_AT = 0, B_AT = A_AT + STAGES * A_BYTES, D_AT = B_AT + STAGES * B_BYTES;
-constexpr u32 SCALE_AT = D_AT + CONSUMERS * BOXES * BOX_BYTES;
+// Sums of this block's columns that the others of its cluster send to one of its warpgroups.
+constexpr u32 INBOX_BYTES = (CLUSTER_K - 1) * 64 * COLUMNS * 4;
+constexpr u32 INBOX_AT = D_AT + CONSUMERS * BOXES * BOX_BYTES, SCALE_AT = INBOX_AT + CONSUMERS * INBOX_BYTES;
 constexpr u32 TILE_AT = (SCALE_AT + STAGES * SCALE_BYTES + 15) / 16 * 16;
 constexpr u32 BARRIER_AT = TILE_AT + STAGES * 16;
-constexpr u32 SHARED = BARRIER_AT + STAGES * 16;
+constexpr u32 INBOX_BARRIER_AT = BARRIER_AT + STAGES * 16;
+constexpr u32 SHARED = INBOX_BARRIER_AT + (CLUSTER_K > 1 ? CONSUMERS * 8 : 0);
 static_assert(SHARED <= 232448, "more shared memory than a block can have");
 
-KP_FN i32 k_blocks(const Args &args) { return (args.k + BK - 1) / BK; }
+// The blocks of k that this block of threads sums: the first, and how many.
+struct Part {
+    i32 first, blocks;
+    KP_FN Part(const Args &args) : first(0), blocks((args.k + BK - 1) / BK) {
+        if constexpr (CLUSTER_K > 1) {
+            const i32 all = blocks, rank = ptx::cluster_rank();
+            first = all * rank / CLUSTER_K, blocks = all * (rank + 1) / CLUSTER_K - first;
+        }
+    }
+};
 
 // A tile of D: its first row in A and D, and how many of the group's are left from there (may be none, or more than BM).
 struct Tile {
@@ -142,7 +162,7 @@ struct Stages {
 
 // --- Which tile next
 
-// The copying warps walk the same tiles: unit blockIdx / CLUSTER, then a grid further, where a unit is what one cluster does.
+// The copying warps walk the same tiles: unit blockIdx / BLOCKS, then a grid further, where a unit is what one cluster does.
 struct Schedule {
     const Args &args;
     i32 unit, units_n;
@@ -150,7 +170,7 @@ struct Schedule {
     i32 group = -1, first = 0, units = 0, row = 0, rows = 0;
 
     KP_FN Schedule(const Args &args)
-        : args(args), unit(blockIdx.x / CLUSTER - gridDim.x / CLUSTER), units_n((args.n + BN * CLUSTER_N - 1) / (BN * CLUSTER_N)) {}
+        : args(args), unit(blockIdx.x / BLOCKS - gridDim.x / BLOCKS), units_n((args.n + BN * CLUSTER_N - 1) / (BN * CLUSTER_N)) {}
 
     static KP_FN i32 units_m(i32 rows) { return (rows + BM * CLUSTER_M - 1) / (BM * CLUSTER_M); }
 
@@ -184,7 +204,7 @@ struct Schedule {
     }
 
     KP_FN bool next(Tile &t) {
-        unit += gridDim.x / CLUSTER;
+        unit += gridDim.x / BLOCKS;
         if (GROUPING == 0) {
             units = units_m(args.m) * units_n, rows = args.m;
             group = unit / units;
@@ -228,24 +248,24 @@ KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args
     constexpr int A_ROWS = BM / CLUSTER_N, B_ROWS = BN / CLUSTER_M;
     constexpr u16 ALL = (1 << CLUSTER) - 1; // blocks of the cluster
     const u32 rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
-    const i32 blocks = k_blocks(args);
+    const Part part(args);
     for (; walk.more; walk.step()) {
         const Tile &t = walk.tile;
         if (ptx::elect()) {
             const i32 a_batch = t.batch * args.a_step, b_batch = walk.schedule.group * args.b_step;
-            for (i32 kb = 0; kb < blocks; kb++, s.advance()) {
+            for (i32 kb = part.first, end = kb + part.blocks; kb < end; kb++, s.advance()) {
                 s.wait_empty();
-                if (kb == 0) s.tell(t);
+                if (kb == part.first) s.tell(t);
                 ptx::mbarrier_expect(s.full(), A_BYTES + B_BYTES);
                 if (CLUSTER_N > 1) {
-                    u32 part = rank * A_ROWS;
-                    ptx::load_box_multicast(s.a() + part * 128, &a_map, s.full(), kb * BK, t.row + part, a_batch, ALL, ptx::KEEP_NORMAL);
+                    u32 row = rank * A_ROWS;
+                    ptx::load_box_multicast(s.a() + row * 128, &a_map, s.full(), kb * BK, t.row + row, a_batch, ALL, ptx::KEEP_NORMAL);
                 } else {
                     ptx::load_box(s.a(), &a_map, s.full(), kb * BK, t.row, a_batch, ptx::KEEP_NORMAL);
                 }
                 if (CLUSTER_M > 1) {
-                    u32 part = rank * B_ROWS;
-                    ptx::load_box_multicast(s.b() + part * 128, &b_map, s.full(), kb * BK, t.col + part, b_batch, ALL, ptx::KEEP_NORMAL);
+                    u32 row = rank * B_ROWS;
+                    ptx::load_box_multicast(s.b() + row * 128, &b_map, s.full(), kb * BK, t.col + row, b_batch, ALL, ptx::KEEP_NORMAL);
                 } else {
                     ptx::load_box(s.b(), &b_map, s.full(), kb * BK, t.col, b_batch, ptx::KEEP_NORMAL);
                 }
@@ -275,7 +295,7 @@ KP_FN u32 scale_lanes(const Args &args) { return in_bulk(args) ? BULK_LANES : 32
 
 // Scales of rows in one copy each for A and B. Scales of zones one by one, a lane for each.
 KP_FN void load_scales_in_bulk(const Args &args, Stages s, Walk walk) {
-    const i32 blocks = k_blocks(args);
+    const Part part(args);
     for (; walk.more; walk.step()) {
         const Tile &t = walk.tile;
         if (ptx::lane() < BULK_LANES) {
@@ -284,9 +304,10 @@ KP_FN void load_scales_in_bulk(const Args &args, Stages s, Walk walk) {
             const u32 a_bytes = ptx::lane() == 0 && t.rows > 0 ? 4 * min(BM + 4, (i32)args.a_scale_k - row) : 0;
             const u32 b_bytes = B_SCALE == 1 && col < args.n ? 4 * min(BN, (i32)args.b_scale_k - col) : 0;
             const bool there = col < args.n;
-            const float *a = args.a_scale + t.batch * args.a_scale_batch + row;
-            const float *b = args.b_scale + walk.schedule.group * args.b_scale_batch + (there ? (u64)(u32)(col / B_SCALE) * args.b_scale_row : 0);
-            for (i32 kb = 0; kb < blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+            const float *a = args.a_scale + t.batch * args.a_scale_batch + row + (u64)part.first * args.a_scale_k;
+            const float *b = args.b_scale + walk.schedule.group * args.b_scale_batch + (u64)part.first * args.b_scale_k;
+            b += there ? (u64)(u32)(col / B_SCALE) * args.b_scale_row : 0;
+            for (i32 kb = 0; kb < part.blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
                 s.wait_empty();
                 const u32 full = s.full(), smem = s.scales();
                 if (a_bytes + b_bytes) ptx::mbarrier_expect_more(full, a_bytes + b_bytes);
@@ -314,12 +335,12 @@ template <int COUNT, int EVERY, int SHARED_BY> KP_FN void copy_scales(u32 smem, 
 
 // Scales in any layout, all of them one by one.
 KP_FN void load_scales(const Args &args, Stages s, Walk walk) {
-    const i32 blocks = k_blocks(args);
+    const Part part(args);
     for (; walk.more; walk.step()) {
         const Tile &t = walk.tile;
-        const float *a = args.a_scale + t.batch * args.a_scale_batch;
-        const float *b = args.b_scale + walk.schedule.group * args.b_scale_batch;
-        for (i32 kb = 0; kb < blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+        const float *a = args.a_scale + t.batch * args.a_scale_batch + (u64)part.first * args.a_scale_k;
+        const float *b = args.b_scale + walk.schedule.group * args.b_scale_batch + (u64)part.first * args.b_scale_k;
+        for (i32 kb = 0; kb < part.blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
             // Or the compiler makes a loop over lanes with different barriers: 40 of the 330 cycles between two stages.
             const u32 full = ptx::uniform(s.full());
             s.wait_empty();
@@ -561,6 +582,41 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const S
 }
 #endif
 
+// --- Parts of k
+
+#if CLUSTER_K > 1
+// Sends each block of the cluster this one's sums of its columns, and adds to `mine` what all have of this one's, in the order of k.
+KP_FN void exchange(const float (&total)[BN / 2], float (&mine)[COLUMNS / 2], u32 base, const Consumer &me) {
+    constexpr int N = COLUMNS / 2;
+    const u32 rank = ptx::cluster_rank(), barrier = base + INBOX_BARRIER_AT + me.number * 8;
+    // Others' sums lie in the order of their ranks.
+    const u32 inbox = base + INBOX_AT + me.number * INBOX_BYTES + (me.warp * 32 + me.lane) * 16;
+    const auto sent = [&](int n, u32 from, u32 to) { return inbox + ((from - (from > to)) * N + n) * 512; };
+#pragma unroll
+    for (u32 to = 0; to < CLUSTER_K; to++) {
+        if (to == rank) continue;
+#pragma unroll
+        for (int n = 0; n < N; n += 4) {
+            const float *x = total + to * N + n;
+            ptx::store_cluster(ptx::in_block(sent(n, rank, to), to), ptx::in_block(barrier, to), x[0], x[1], x[2], x[3]);
+        }
+    }
+    ptx::mbarrier_wait(barrier, 0);
+#pragma unroll
+    for (int n = 0; n < N; n += 4) {
+        float sum[4] = {};
+#pragma unroll
+        for (u32 from = 0; from < CLUSTER_K; from++) {
+            float4 x = {total[from * N + n], total[from * N + n + 1], total[from * N + n + 2], total[from * N + n + 3]};
+            if (from != rank) x = ptx::load_shared(sent(n, from, rank));
+            sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) mine[n + e] = sum[e];
+    }
+}
+#endif
+
 // --- Store
 
 // Where 16-byte chunk `chunk` of row `row` of a box lies: boxes have STORE columns and the swizzle of their width.
@@ -578,7 +634,7 @@ KP_FN u32 pack(float low, float high) {
 }
 
 // Columns `box` · STORE on of this warp's 16 rows, from registers to shared memory.
-KP_FN void stage_box(u32 smem, const float (&d)[BN / 2], int box, float alpha, const Consumer &me) {
+KP_FN void stage_box(u32 smem, const float (&d)[COLUMNS / 2], int box, float alpha, const Consumer &me) {
     constexpr int GROUPS = STORE / 8; // of 8 columns
     const int first = box * GROUPS;
     if constexpr (OUT == 2) {
@@ -632,8 +688,8 @@ KP_FN void store_rows(u32 smem, const Args &args, i32 batch, i32 row, i32 rows, 
 
 // Each warpgroup writes BOXES boxes of its 64 rows, and one fence hands them all to the copy engine. Boxes of a warp's 16 rows would let warps
 // go their own ways, but keep the copy engine from the next tile's operands for longer.
-KP_FN void store(const float (&total)[WAVES][BN / 2], u32 base, const TensorMap &d_map, const Args &args, const Tile &t, const Consumer &me) {
-    constexpr int ALL = WAVES * (BN / STORE);
+KP_FN void store(const float (&total)[WAVES][COLUMNS / 2], u32 base, const TensorMap &d_map, const Args &args, const Tile &t, const Consumer &me) {
+    constexpr int ALL = WAVES * (COLUMNS / STORE);
     const u32 boxes = base + D_AT + me.number * (BOXES * BOX_BYTES), mine = me.warp * (BOX_BYTES / 4);
     const bool first_thread = me.warp == 0 && me.lane == 0;
 #pragma unroll
@@ -642,14 +698,14 @@ KP_FN void store(const float (&total)[WAVES][BN / 2], u32 base, const TensorMap 
         ptx::sync_threads(1 + me.number, 128);
 #pragma unroll
         for (int i = first; i < first + BOXES && i < ALL; i++) {
-            stage_box(boxes + (i - first) * BOX_BYTES + mine, total[i / (BN / STORE)], i % (BN / STORE), SCALED ? 1.f : args.alpha, me);
+            stage_box(boxes + (i - first) * BOX_BYTES + mine, total[i / (COLUMNS / STORE)], i % (COLUMNS / STORE), SCALED ? 1.f : args.alpha, me);
         }
         if (args.d_copies) ptx::fence_async_shared();
         ptx::sync_threads(1 + me.number, 128);
 #pragma unroll
         for (int i = first; i < first + BOXES && i < ALL; i++) {
             const u32 smem = boxes + (i - first) * BOX_BYTES;
-            const i32 at = me.slab(i / (BN / STORE)) * 64, rows = t.rows - at, col = t.col + i % (BN / STORE) * STORE;
+            const i32 at = me.slab(i / (COLUMNS / STORE)) * 64, rows = t.rows - at, col = t.col + i % (COLUMNS / STORE) * STORE;
             if (rows <= 0 || col >= args.n) continue;
             const i32 own = me.warp * 16;
             // A box may not reach into rows that belong to others.
@@ -662,10 +718,10 @@ KP_FN void store(const float (&total)[WAVES][BN / 2], u32 base, const TensorMap 
 
 KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 number) {
     const Consumer me = {number, ptx::warp() % 4, ptx::lane()};
-    const i32 blocks = k_blocks(args);
+    const i32 blocks = Part(args).blocks;
     for (;;) {
         s.wait_full();
-        const Tile t = s.told();
+        Tile t = s.told();
         if (t.none()) break;
         if ((i32)me.slab(0) * 64 >= t.rows || t.col >= args.n) {
             for (i32 kb = 0; kb < blocks; kb++, s.advance()) s.wait_full(), release(s, me);
@@ -678,7 +734,14 @@ KP_FN void consume(const TensorMap &d_map, const Args &args, Stages s, u32 numbe
         // Or it would be worked out again for every block.
         asm volatile("" : "+r"(scaling.row));
         compute(total, blocks, s, scaling, me);
+#if CLUSTER_K > 1
+        float mine[1][COLUMNS / 2];
+        exchange(total[0], mine[0], s.base, me);
+        t.col += ptx::cluster_rank() * COLUMNS;
+        store(mine, s.base, d_map, args, t, me);
+#else
         store(total, s.base, d_map, args, t, me);
+#endif
     }
     if (me.lane == 0) ptx::store_wait_read<0>();
 }
@@ -688,7 +751,7 @@ KP_FN void start() {
     __syncwarp();
     // The next kernel waits for this one before it touches memory, however early it starts.
     ptx::allow_next_kernel();
-    if (CLUSTER > 1) ptx::cluster_sync_relaxed();
+    if (BLOCKS > 1) ptx::cluster_sync_relaxed();
     else __syncthreads();
     ptx::wait_for_previous_kernel();
 }
@@ -709,7 +772,10 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
             ptx::mbarrier_init(i.full(), 1 + scale_lanes(args));
             ptx::mbarrier_init(i.empty(), CONSUMERS * 4 * CLUSTER);
         }
+        const u32 inboxes = CLUSTER_K > 1 ? CONSUMERS : 0, barriers = s.base + INBOX_BARRIER_AT;
+        for (u32 i = 0; i < inboxes; i++) ptx::mbarrier_init(barriers + 8 * i, 1);
         ptx::mbarrier_init_fence();
+        for (u32 i = 0; i < inboxes; i++) ptx::mbarrier_expect(barriers + 8 * i, INBOX_BYTES);
     }
     if (warp < 4) {
         if (warp == 0 && ptx::elect()) ptx::prefetch_map(&a_map), ptx::prefetch_map(&b_map), ptx::prefetch_map(&d_map);

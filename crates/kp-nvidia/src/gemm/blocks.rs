@@ -1,5 +1,7 @@
 //! What the kernels on `sm90_blocks.cuh` have in common: block-scaled e4m3, and groups of rows.
 
+mod estimate;
+
 use super::{
     Check,
     maps::{self, Map},
@@ -12,10 +14,10 @@ use crate::{
     tensor_map::Swizzle,
 };
 use kp_hal::{
-    Caps, DType, Device, Launch, Nanos, Queue, Result, Slice, SliceMut, Support, Unsupported, Variant, Variants,
+    Caps, DType, Device, Launch, Queue, Result, Slice, SliceMut, Support, Unsupported, Variant, Variants,
     op::{
         Acc, Act, Addend, Align, Epilogue, Format, Gate, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs,
-        Grouping, Order, ScaleLayout, Scheme, Sparsity, Spec,
+        Grouping, Order, Repro, ScaleLayout, Scheme, Sparsity,
     },
 };
 use std::{ffi::c_void, sync::Arc};
@@ -28,6 +30,8 @@ pub(crate) struct Tile {
     stages: u32,
     cluster_m: u32,
     cluster_n: u32,
+    /// Blocks that part the k of one tile; if more than one, a cluster is nothing else.
+    cluster_k: u32,
     boxes: u32,
     /// Whether the next block's products are issued before this block's are scaled.
     ahead: bool,
@@ -35,12 +39,17 @@ pub(crate) struct Tile {
 
 /// A row of a kernel's table.
 pub(crate) const fn tile(m: u32, n: u32, stages: u32, (cluster_m, cluster_n): (u32, u32), boxes: u32) -> Tile {
-    Tile { m, n, stages, cluster_m, cluster_n, boxes, ahead: false }
+    Tile { m, n, stages, cluster_m, cluster_n, cluster_k: 1, boxes, ahead: false }
 }
 
 /// A row whose warpgroups issue products ahead; alone in its cluster.
 pub(crate) const fn ahead(m: u32, n: u32, stages: u32, boxes: u32) -> Tile {
     Tile { ahead: true, ..tile(m, n, stages, (1, 1), boxes) }
+}
+
+/// A row whose k is parted within a cluster.
+pub(crate) const fn parted(tile: Tile, cluster_k: u32) -> Tile {
+    Tile { cluster_k, ..tile }
 }
 
 /// A kernel on the header.
@@ -97,12 +106,17 @@ impl Tile {
     }
 
     const fn cluster(&self) -> u32 {
-        self.cluster_m * self.cluster_n
+        self.cluster_m * self.cluster_n * self.cluster_k
+    }
+
+    /// What the others of a cluster that parts k send to one warpgroup.
+    const fn inbox_bytes(&self) -> u32 {
+        (self.cluster_k - 1) * 64 * (self.n / self.cluster_k) * 4
     }
 
     /// Columns of a box of D whose elements have `bytes` bytes.
     const fn store(&self, bytes: u32) -> u32 {
-        gcd(self.n, 128 / bytes)
+        gcd(self.n / self.cluster_k, 128 / bytes)
     }
 }
 
@@ -111,9 +125,16 @@ const fn gcd(a: u32, b: u32) -> u32 {
 }
 
 impl Family {
-    /// Which variants run a product, whose rows are grouped or not. Each element's sum goes along k in steps of one size,
-    /// so any promise about bits is kept.
-    pub(crate) fn supports(&self, caps: &Caps, spec: &GemmSpec, grouping: Option<Grouping>, align: Align) -> Support {
+    /// Which variants run a product, whose rows are grouped or not. Each element's sum goes along k in steps of one size, and where k is not
+    /// parted in one order, so any promise about bits is kept.
+    pub(crate) fn supports(
+        &self,
+        caps: &Caps,
+        spec: &GemmSpec,
+        grouping: Option<Grouping>,
+        repro: Repro,
+        align: Align,
+    ) -> Support {
         if !caps.has("wgmma") {
             return Err(Unsupported::Arch { need: "sm_90a", got: caps.arch.to_string() });
         }
@@ -123,14 +144,25 @@ impl Family {
         let row_batch = if grouping == Some(Grouping::Contiguous) { 1 } else { spec.batch };
         maps::check(&spec.a, ["ld of a", "batch stride of a"], row_batch, align)?;
         maps::check(&spec.b, ["ld of b", "batch stride of b"], spec.batch, align)?;
-        let tiles = |tile: &Tile| {
-            u64::from(spec.m.div_ceil(tile.m) + 1) * u64::from(spec.n.div_ceil(tile.n)) * u64::from(spec.batch)
+        let blocks = |tile: &Tile| {
+            let tiles = u64::from(spec.m.div_ceil(tile.m) + 1) * u64::from(spec.n.div_ceil(tile.n));
+            tiles * u64::from(spec.batch) * u64::from(tile.cluster_k)
+        };
+        // Each part has a block of k.
+        let parted = |tile: &Tile| {
+            let enough = spec.k.div_ceil(self.step()) >= tile.cluster_k;
+            tile.cluster_k == 1 || enough && grouping.is_none() && repro != Repro::BatchInvariant
         };
         let otherwise = Unsupported::SharedMemory { need: 220 << 10, have: caps.shared_bytes.into() };
         Variants::filter(self.tiles.len() as u8, otherwise, |v| {
             let tile = &self.tiles[usize::from(v.0)];
-            self.shared_bytes(tile, spec.d.dtype()) <= caps.shared_bytes && tiles(tile) < 1 << 31
+            self.shared_bytes(tile, spec.d.dtype()) <= caps.shared_bytes && blocks(tile) < 1 << 31 && parted(tile)
         })
+    }
+
+    /// Elements of a block of k.
+    fn step(&self) -> u32 {
+        1024 / self.dtype.bits()
     }
 
     fn operands(&self, spec: &GemmSpec) -> Check {
@@ -163,9 +195,9 @@ impl Family {
             Some(_) => (tile.m + 4, (tile.n / zone).next_multiple_of(4)),
         };
         let bytes = tile.stages * ((tile.m + tile.n) * 128 + (a_scales + b_scales) * 4)
-            + tile.consumers() * tile.boxes * box_bytes;
-        // The tile that each stage is of, and two barriers.
-        bytes.next_multiple_of(16) + tile.stages * (16 + 16)
+            + tile.consumers() * (tile.boxes * box_bytes + tile.inbox_bytes());
+        // The tile that each stage is of, and two barriers; one for each inbox.
+        bytes.next_multiple_of(16) + tile.stages * (16 + 16) + if tile.cluster_k > 1 { tile.consumers() * 8 } else { 0 }
     }
 
     fn build(&self, tile: &Tile, d: DType, grouping: Option<Grouping>) -> Build {
@@ -180,6 +212,7 @@ impl Family {
             ("STAGES", tile.stages),
             ("CLUSTER_M", tile.cluster_m),
             ("CLUSTER_N", tile.cluster_n),
+            ("CLUSTER_K", tile.cluster_k),
             ("BOXES", tile.boxes),
             ("OUT", out),
             ("GROUPING", grouping_number(grouping)),
@@ -197,53 +230,6 @@ impl Family {
             outs.flat_map(move |d| groupings.iter().map(move |&g| self.build(tile, d, g)))
         };
         self.tiles.iter().flat_map(of_tile).collect()
-    }
-
-    /// What blocks do one after the other, what the card's power allows, and what memory delivers, of which the longest counts,
-    /// and the others a little; groups are taken to be equally large.
-    pub(crate) fn estimate(&self, caps: &Caps, spec: &GemmSpec, grouping: Option<Grouping>, variant: Variant) -> Nanos {
-        let tile = &self.tiles[usize::from(variant.0)];
-        let units = f64::from(caps.units.max(1));
-        let clock = if caps.clock_hz > 0.0 { caps.clock_hz } else { 1.5e9 };
-        let (groups, rows) = match grouping {
-            Some(Grouping::Contiguous) => (f64::from(spec.batch), f64::from(spec.m) / f64::from(spec.batch)),
-            // What is masked is the most there may be: half of it is used, say.
-            Some(Grouping::Masked) => (f64::from(spec.batch), f64::from(spec.m) / 2.0),
-            None => (f64::from(spec.batch), f64::from(spec.m)),
-        };
-        let (cm, cn) = (f64::from(tile.cluster_m), f64::from(tile.cluster_n));
-        let (m, n) = (f64::from(tile.m), f64::from(tile.n));
-        let clusters = groups * (rows / (m * cm)).ceil() * (f64::from(spec.n) / (n * cn)).ceil();
-        let full = (units / f64::from(tile.cluster())).floor();
-        let (step_k, rate) = (f64::from(1024 / self.dtype.bits()), caps.rates.get(self.dtype));
-        let k = (f64::from(spec.k) / step_k).ceil();
-
-        // Cycles of one k block: its products, or copies from L2.
-        let narrow = if n < 128.0 { NARROW.powf((128.0 / n).log2()) } else { 1.0 };
-        // A product of one warpgroup waits for its scaling unless the next is issued ahead; several take turns.
-        let scaling = match (self.scales, tile.m) {
-            (None, _) => 1.0,
-            (Some(_), 64) if tile.ahead => 1.0,
-            (Some(_), 64) => ALONE,
-            (Some(_), 128) if tile.ahead => AHEAD,
-            (Some(_), 192) => OF_THREE,
-            (Some(_), _) if tile.n > 128 => IN_LONG_TURNS,
-            (Some(_), _) => IN_TURN,
-        };
-        let multiply = 2.0 * m * n * step_k * units * clock / rate / narrow * scaling;
-        let busy = clusters.min(full) * f64::from(tile.cluster()) / units;
-        let l2 = if busy > 0.5 { L2_PER_CYCLE } else { 1.3 * L2_PER_CYCLE };
-        let copy = (m / cn + n / cm) * 128.0 / l2;
-        // Each warpgroup's boxes of D, as many at a time as there is shared memory for.
-        let boxes = tile.m / 64 / tile.consumers() * (tile.n / tile.store(spec.d.dtype().bits() / 8));
-        let end = TILE + m * n * 2.0 / STORE_PER_CYCLE + f64::from(boxes.div_ceil(tile.boxes) - 1) * ROUND;
-        let cycles = (clusters / full).ceil() * (k * (multiply.max(copy) + STEP) + end);
-
-        let padded = 2.0 * clusters * cm * m * cn * n * k * step_k;
-        let bytes = spec.bytes() as f64 / (caps.bytes_per_s * MEMORY * (busy / ENOUGH).min(1.0));
-        let parts = [cycles / clock, padded / (rate * POWER), bytes + TILE / clock];
-        let longest = parts.iter().map(|t| t.powf(SHARPNESS)).sum::<f64>().powf(1.0 / SHARPNESS);
-        Nanos::from_secs(START + longest)
     }
 
     /// A product made ready.
@@ -268,9 +254,14 @@ impl Family {
         let (units_m, units_n) = (m.div_ceil(tile.m * tile.cluster_m), n.div_ceil(tile.n * tile.cluster_n));
         let units = u64::from(units_m) * u64::from(units_n) * u64::from(batch);
         // How many tiles a group of rows has is known to the device only.
-        let clusters = if grouping.is_some() { full } else { units.min(full.into()) as u32 };
+        let clusters = match grouping {
+            Some(_) => full,
+            // Clusters that part k have one tile each.
+            None if tile.cluster_k > 1 => units as u32,
+            None => units.min(full.into()) as u32,
+        };
         config.grid[0] = clusters * tile.cluster();
-        let step = 1024 / self.dtype.bits();
+        let step = self.step();
         let store = tile.store(d_bytes);
         let swizzle = match store * d_bytes {
             128 => Swizzle::Bytes128,
@@ -440,36 +431,3 @@ impl Ready {
         unsafe { queue.launch(self.name, &self.function, &self.config, &mut pointers) }
     }
 }
-
-// Fitted to the times of 48 block-scaled problems in 16 variants on an H200: with these, the variant chosen takes 1.011 times
-// as long as the best on average, 1.08 times at worst. In cycles unless said.
-
-/// Efficiency of tiles for each halving below 128 columns.
-const NARROW: f64 = 0.83;
-/// What scaling adds where nothing else runs meanwhile, where another warpgroup's products do, longer ones, and where those of two do; the
-/// latter two from 13 problems beside `torch._scaled_mm`, for 9 of which these tiles were taken to be 5 to 10% slower than they are.
-const ALONE: f64 = 1.48;
-const IN_TURN: f64 = 1.09;
-const IN_LONG_TURNS: f64 = 1.06;
-const OF_THREE: f64 = 1.0;
-/// Where warpgroups do not wait for each other, or for their own scaling: not fitted, but 128 rows are faster so.
-const AHEAD: f64 = 1.06;
-/// Bytes per unit and cycle from L2, with all units at work.
-const L2_PER_CYCLE: f64 = 67.9;
-/// Of one k block.
-const STEP: f64 = 92.5;
-/// Filling and draining a tile's pipeline.
-const TILE: f64 = 1003.0;
-/// Of boxes of D that wait for those before to be read; not fitted: 256×128 with one box and with four, k = 512.
-const ROUND: f64 = 330.0;
-/// Bytes per unit and cycle of D.
-const STORE_PER_CYCLE: f64 = 23.3;
-/// Of the peak, what the card's power sustains.
-const POWER: f64 = 0.82;
-/// Of the memory's peak, and the share of units that reaches it.
-const MEMORY: f64 = 0.846;
-const ENOUGH: f64 = 0.113;
-/// The power mean's exponent.
-const SHARPNESS: f64 = 3.0;
-/// From the launch to the first copy, in seconds; with it and `MEMORY` fitted to replays of a recording, as `sm90_swap`'s were.
-const START: f64 = 0.5e-6;

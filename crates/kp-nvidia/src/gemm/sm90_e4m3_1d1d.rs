@@ -45,7 +45,7 @@ impl Kernel<Gemm> for Sm90E4m3_1d1d {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        FAMILY.supports(caps, p.spec(), None, p.align())
+        FAMILY.supports(caps, p.spec(), None, p.repro(), p.align())
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {

@@ -2,7 +2,7 @@
 //!
 //! See `kernels/gemm/cuda/sm90_blocks.cuh`. Limits: both contiguous along k and 16-byte aligned, D plain.
 
-use super::blocks::{Family, Tile, ahead, tile};
+use super::blocks::{Family, Tile, ahead, parted, tile};
 use crate::compile::{Listed, Source, source};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant,
@@ -22,7 +22,7 @@ static SOURCE: Source = source!(
 );
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 27] = [
+const TILES: [Tile; 32] = [
     tile(128, 192, 4, (2, 1), 3),
     tile(128, 192, 5, (2, 1), 1),
     tile(256, 128, 4, (1, 2), 1),
@@ -50,6 +50,11 @@ const TILES: [Tile; 27] = [
     tile(256, 128, 3, (1, 1), 4),
     ahead(128, 112, 6, 7),
     ahead(128, 80, 7, 5),
+    ahead(128, 64, 8, 1),
+    ahead(64, 56, 12, 7),
+    parted(ahead(64, 64, 11, 1), 2),
+    parted(ahead(128, 64, 7, 1), 2),
+    parted(ahead(128, 128, 5, 1), 2),
 ];
 
 /// What it is made of.
@@ -66,7 +71,7 @@ impl Kernel<Gemm> for Sm90E4m3_1d2d {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        FAMILY.supports(caps, p.spec(), None, p.align())
+        FAMILY.supports(caps, p.spec(), None, p.repro(), p.align())
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {

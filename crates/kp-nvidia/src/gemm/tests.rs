@@ -204,6 +204,20 @@ fn one_kernel_takes_a_row_whatever_else_there_is() {
 }
 
 #[test]
+fn k_of_blocks_is_parted_only_where_a_row_s_bits_may_depend_on_m() {
+    let variants = |k: u32, repro: &str| {
+        let line = format!("gemm 1x128x4096x{k} e4m3@1x128^outer:e4m3@128x128:bf16 b=col{repro}");
+        let p: GemmProblem = line.parse().expect("a problem");
+        let all = candidates(LIST, &device(90), &p);
+        all.iter().filter(|(kernel, ..)| kernel.name() == "sm90_e4m3_1d2d").count()
+    };
+    let all = variants(7168, "");
+    assert_eq!(all, variants(7168, " repro=batch-invariant") + 3, "three tiles part k");
+    assert_eq!(all, variants(128, "") + 3, "a block of k cannot be parted");
+    assert_eq!(all, variants(256, ""), "two can");
+}
+
+#[test]
 fn groups_have_kernels_too() {
     let best = |version: u32, line: &str| {
         let p: GroupedGemmProblem = line.parse().expect(line);

@@ -25,7 +25,7 @@ static SOURCE: Source = source!(
 );
 
 /// Append only, because wisdom names variants by their place.
-const TILES: [Tile; 10] = [
+const TILES: [Tile; 11] = [
     tile(256, 128, 4, (1, 2), 1),
     tile(128, 256, 4, (1, 1), 1),
     tile(128, 256, 4, (1, 2), 1),
@@ -36,6 +36,7 @@ const TILES: [Tile; 10] = [
     tile(256, 128, 4, (1, 2), 2),
     tile(128, 256, 4, (1, 1), 2),
     tile(128, 256, 4, (1, 2), 2),
+    tile(128, 256, 4, (2, 1), 2),
 ];
 
 /// What it is made of.
@@ -52,7 +53,7 @@ impl Kernel<GroupedGemm> for Sm90Bf16 {
     }
 
     fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
-        FAMILY.supports(caps, &p.gemm, Some(p.grouping), p.align())
+        FAMILY.supports(caps, &p.gemm, Some(p.grouping), p.repro(), p.align())
     }
 
     fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {

@@ -56,7 +56,7 @@ impl Kernel<GroupedGemm> for Sm90E4m3_1d2d {
     }
 
     fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
-        FAMILY.supports(caps, &p.gemm, Some(p.grouping), p.align())
+        FAMILY.supports(caps, &p.gemm, Some(p.grouping), p.repro(), p.align())
     }
 
     fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {
