@@ -134,9 +134,9 @@ fn groups_that_do_not_fit_are_refused_with_their_shapes() -> Result<()> {
     let groups = e.tensor(&[3], &[0, 1, 4_i32])?;
     let refused = |a: &Tensor, b: &Tensor, groups: &Tensor| a.grouped_gemm(b, groups).expect_err("refused").to_string();
     let text = refused(&a, &b, &e.tensor(&[2], &[1, 4_i32])?);
-    assert_eq!(text, "grouped_gemm: the groups is 2: it must have 3 numbers");
+    assert_eq!(text, "grouped_gemm: groups is 2: it must have 3 numbers");
     let text = refused(&a, &b, &groups.cast(DType::F32)?);
-    assert_eq!(text, "grouped_gemm: the groups is 3 f32: it must be i32");
+    assert_eq!(text, "grouped_gemm: groups is 3 f32: it must be i32");
     let text = refused(&a.t(), &b, &groups);
     assert_eq!(text, "grouped_gemm: a is 6x4, b is 2x6x8: columns of a must equal rows of b");
     let text = refused(&ints(&e, &[3, 4, 6], 1)?, &b, &groups);

@@ -132,6 +132,11 @@ fn a_sequence_decoded_token_by_token_is_as_attended_at_once() -> Result<()> {
         close(&host(&step)?, &host(&token(&whole)?)?, 1e-5);
     }
     assert_eq!(keys.codes().addr(), place, "the pool was never copied");
+    let lens = e.tensor(&[1], &[1_i32])?;
+    let pages = Pages { table: &table, lens: &lens, longest: page * 3 + 1 };
+    let refused = q.slice(1, 0..1)?.attention(&keys, &values, &Attend { pages: Some(pages), ..Attend::default() });
+    let text = "attention: the page table is 1x3 i32: 13 keys in pages of 4 take 1 rows of 4 pages";
+    assert_eq!(refused.expect_err("refused").to_string(), text);
     Ok(())
 }
 

@@ -244,8 +244,13 @@ pub(super) fn prepare([q, k, v]: [&Tensor; 3], options: &Attend<'_>, lse: bool, 
     let per_head = |name, t: Option<&Tensor>| t.map(|t| t.vector_of(OP, name, q_heads, DType::F32)).transpose();
     let lens = options.kv_lens.or(options.pages.map(|pages| pages.lens));
     let page_table = options.pages.map(|pages| {
-        let entries = batch * pages.longest.div_ceil(kv_len.max(1));
-        pages.table.vector_of(OP, "the page table", entries, DType::I32)
+        let each = pages.longest.div_ceil(kv_len.max(1));
+        if pages.table.len() != batch * each {
+            let is = [("the page table", pages.table.describe())];
+            let rule = format!("{} keys in pages of {kv_len} take {batch} rows of {each} pages", pages.longest);
+            return Err(refuse(OP, is, rule));
+        }
+        pages.table.vector_of(OP, "the page table", pages.table.len(), DType::I32)
     });
     let blocks = match options.mask {
         Mask::Blocks { q, k } => {
@@ -263,7 +268,7 @@ pub(super) fn prepare([q, k, v]: [&Tensor; 3], options: &Attend<'_>, lse: bool, 
         spec,
         q_offsets: offsets(options.queries),
         kv_offsets: if options.pages.is_some() { None } else { offsets(keys.filter(|_| packed)) },
-        kv_lens: lens.map(|lens| lens.vector_of(OP, "the lengths of keys", batch, DType::I32)).transpose()?,
+        kv_lens: lens.map(|lens| lens.vector_of(OP, "kv_lens", batch, DType::I32)).transpose()?,
         page_table: page_table.transpose()?,
         slopes: per_head("slopes", options.slopes)?,
         sinks: per_head("sinks", options.sinks)?,

@@ -54,7 +54,7 @@ impl Tensor {
             return Err(refuse(OP, shapes(), "a gate needs an even number of columns of b"));
         }
         let d_shape: Vec<usize> = a_outer.iter().copied().chain([m, n / gate]).collect();
-        let groups = groups.vector_of(OP, "the groups", numbers, DType::I32)?;
+        let groups = groups.vector_of(OP, "groups", numbers, DType::I32)?;
         let ((a, a_plane), (b, b_plane)) = (a.as_operand(OP, false)?, b.as_operand(OP, true)?);
         for (operand, plane, rows) in [(&a, &a_plane, m), (&b, &b_plane, n)] {
             if operand.format.scale_dtype().is_some() && plane.batch > 1 {
