@@ -68,6 +68,8 @@ pub(crate) struct Can {
 pub(crate) const COOPMAT: &str = "coopmat";
 /// The same of bf16.
 pub(crate) const COOPMAT_BF16: &str = "coopmat-bf16";
+/// Numbers of 8 bits in shaders.
+pub(crate) const INT8: &str = "int8";
 /// What `VK_NV_cooperative_matrix2` adds to matrices of subgroups.
 pub(crate) const COOPMAT_2: &str = "coopmat2";
 
@@ -84,7 +86,7 @@ pub(crate) fn of(facts: &Facts) -> Caps {
     let named = [
         (can.f16, "float16"),
         (can.f64, "float64"),
-        (can.i8, "int8"),
+        (can.i8, INT8),
         (can.bf16, "bfloat16"),
         (can.dot8, "dot8"),
         (can.coopmat, COOPMAT),
@@ -106,12 +108,12 @@ pub(crate) fn of(facts: &Facts) -> Caps {
     caps
 }
 
-/// The shape of subgroups' matrices to use for products of `dtype` with sums of f32: of those listed the largest, of two as large the one that the driver lists first.
+/// The shape of subgroups' matrices to use for products of `dtype`, with sums of f32, or of I32 if it is I8: of those listed the largest,
+/// of two as large the one that the driver lists first.
 pub(crate) fn mma_shape(caps: &Caps, dtype: DType) -> Option<&MmaShape> {
+    let sums = if dtype == I8 { DType::I32 } else { DType::F32 };
     let fits = |one: &&MmaShape| {
-        one.scope == MmaScope::Subgroup
-            && (one.a, one.b, one.d) == (dtype, dtype, DType::F32)
-            && one.n.is_multiple_of(2)
+        one.scope == MmaScope::Subgroup && (one.a, one.b, one.d) == (dtype, dtype, sums) && one.n.is_multiple_of(2)
     };
     caps.mma_shapes.iter().rev().filter(fits).max_by_key(|one| one.m * one.n * one.k)
 }

@@ -175,3 +175,25 @@ uvec2 group_rows(uint g) {
     }
     return (FLAGS & CONTIGUOUS) != 0u ? uvec2(group_number(g), group_number(g + 1u)) : uvec2(0u, m);
 }
+
+// A whole number as f32, its last bit set where it is cut off: rounded again to fewer bits, it is as if it were rounded once.
+float odd(int sum) {
+    const bool fits = sum > -(1 << 24) && sum < 1 << 24;
+    return fits ? float(sum) : float((sum >> 8 | ((sum & 255) != 0 ? 1 : 0)) << 8);
+}
+
+// Whether D is the sums of whole numbers as they are, more digits than a float has.
+bool is_sums() {
+    const bool alone = ACT == IDENTITY && GATE == GATE_NONE && (FLAGS & ~(BY_COLUMNS | CONTIGUOUS | MASKED)) == 0u
+        && alpha == 1.0 && (ADDEND == ADDEND_NONE || beta == 0.0);
+    return alone && D_TYPE == I32 && !has(A_SCALE) && !has(B_SCALE);
+}
+
+// Stores the sums of `row` at `at` and its neighbour, if they are there.
+void store_sums(ivec2 sums, uint which, uint row, uint at) {
+    [[unroll]] for (uint j = 0u; j < 2u; j++) {
+        if (row < row_end && at + j < n) {
+            store_code(d, d_place(which, row, at + j), I32, uint(sums[j]));
+        }
+    }
+}

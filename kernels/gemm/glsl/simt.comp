@@ -86,14 +86,6 @@ bool tile_at(uint64_t at, out Tile tile) {
     return false;
 }
 
-#ifdef WHOLE
-// The number as f32, its last bit set where it is cut off: rounded again to fewer bits, it is as if it were rounded once.
-float odd(int sum) {
-    const bool fits = sum > -(1 << 24) && sum < 1 << 24;
-    return fits ? float(sum) : float((sum >> 8 | ((sum & 255) != 0 ? 1 : 0)) << 8);
-}
-#endif
-
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint across = thread % (BN / TN);
@@ -202,15 +194,8 @@ void main() {
                 const uint col = tile.col_0 + 2u * e % BN;
 #ifdef WHOLE
                 const ivec2 both = ivec2(parts[2u * e], parts[2u * e + 1u]);
-                const bool alone = ACT == IDENTITY && GATE == GATE_NONE && (FLAGS & ~(BY_COLUMNS | CONTIGUOUS | MASKED)) == 0u
-                    && alpha == 1.0 && (ADDEND == ADDEND_NONE || beta == 0.0);
-                if (!scaled && alone && D_TYPE == I32) {
-                    // More digits than a float has.
-                    [[unroll]] for (uint j = 0u; j < 2u; j++) {
-                        if (row < tile.end && col + j < n) {
-                            store_code(d, d_place(tile.which, row, col + j), I32, uint(both[j]));
-                        }
-                    }
+                if (is_sums()) {
+                    store_sums(both, tile.which, row, col);
                 } else {
                     const vec2 real = scaled ? intBitsToFloat(both) : vec2(odd(both.x), odd(both.y));
                     finished(real.x, real.y, tile.which, row, col);

@@ -25,7 +25,7 @@ static BF16: Shader = shader!("gemm", "coopmat_bf16");
 
 /// What one variant is.
 pub(super) struct Tile {
-    /// Rows, columns and depth that a group has in shared memory.
+    /// Rows, columns and depth that a group has in shared memory, of elements of two bytes.
     shape: (u32, u32, u32),
     /// Subgroups down and across.
     subgroups: (u32, u32),
@@ -52,14 +52,31 @@ pub(super) const TILES: [Tile; 9] = [
 impl Tile {
     /// Whether the device has room for it, and `mma` divides what each subgroup makes.
     pub(super) fn fits(&self, caps: &Caps, mma: &MmaShape) -> bool {
-        let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
+        let ((rows, cols, _), (down, across)) = (self.shape, self.subgroups);
         let (part_rows, part_cols) = (rows / down, cols / across);
-        let whole = part_rows.is_multiple_of(mma.m) && part_cols.is_multiple_of(mma.n) && depth.is_multiple_of(mma.k);
+        let parts = part_rows.is_multiple_of(mma.m) && part_cols.is_multiple_of(mma.n);
+        let whole = parts && self.depth(mma).is_multiple_of(mma.k);
         let sums = part_rows / mma.m * (part_cols / mma.n);
         // A driver for processors makes hundreds of instructions of each matrix, and takes a second to compile a few.
         let most = if caps.kind == DeviceKind::SoftwareGpu { 4 } else { 32 };
         let room = self.threads(caps) <= caps.max_threads && self.shared_bytes(mma) <= caps.shared_bytes;
         whole && sums <= most && room
+    }
+
+    /// Elements along k that a group has in shared memory.
+    pub(super) fn depth(&self, mma: &MmaShape) -> u32 {
+        16 * self.shape.2 / mma.a.bits()
+    }
+
+    /// Rows and columns of a group.
+    pub(super) fn size(&self) -> (u32, u32) {
+        (self.shape.0, self.shape.1)
+    }
+
+    /// The shader's constants, of which `runs` says how operands lie.
+    pub(super) fn constants(&self, caps: &Caps, mma: &MmaShape, runs: u32) -> Vec<u32> {
+        let ((rows, cols), (down, across)) = (self.size(), self.subgroups);
+        vec![rows, cols, self.depth(mma), down, across, self.threads(caps), mma.m, mma.n, mma.k, runs]
     }
 
     /// Columns that a group has in shared memory.
@@ -90,7 +107,7 @@ impl Tile {
     /// The kernel of this tile for `p`, of one of the forms of the shader.
     pub(super) fn main(&self, caps: &Caps, p: &GemmProblem, name: &'static str, shader: &'static Shader) -> Main {
         let mma = mma_shape(caps, p.a.dtype()).expect("supported, so there is a shape");
-        let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
+        let depth = self.depth(mma);
         let align = p.align().bytes();
         // Halves of B's columns alternate, so that eight of them are not neighbours.
         let neighbours = p.epilogue.gate != Gate::Halves || p.b.order == Order::Col;
@@ -101,14 +118,15 @@ impl Tile {
         let whole = at_once == 3 && sides && p.k.is_multiple_of(depth) && p.k > 0;
         let stored = p.n.is_multiple_of(8) && mma.n.is_multiple_of(8) && bare(p) && runs(&p.d, p.batch, align);
         let bits = at_once | u32::from(whole) << 2 | u32::from(stored) << 3;
-        let constants = vec![rows, cols, depth, down, across, self.threads(caps), mma.m, mma.n, mma.k, bits];
-        Main { name, shader, constants, subgroup: Some(caps.lanes), tile: (rows, cols) }
+        let constants = self.constants(caps, mma, bits);
+        Main { name, shader, constants, subgroup: Some(caps.lanes), tile: self.size() }
     }
 
     /// Both operands' parts at their largest, with the 16 bytes that each line is longer, or a matrix of each subgroup.
     pub(super) fn shared_bytes(&self, mma: &MmaShape) -> u32 {
-        let ((rows, cols, depth), (down, across)) = (self.shape, self.subgroups);
-        let part = |size: u32| (size * (2 * depth + 16)).max(depth * (2 * size + 16));
+        let ((rows, cols), (down, across)) = (self.size(), self.subgroups);
+        let (bytes, depth) = (mma.a.bits() / 8, self.depth(mma));
+        let part = |size: u32| (size * (bytes * depth + 16)).max(depth * (bytes * size + 16));
         (part(rows) + part(cols)).max(4 * down * across * mma.m * mma.n)
     }
 }
@@ -211,7 +229,10 @@ mod tests {
             MmaShape { m: 16, n: 16, k: 16, a: DType::F16, b: DType::F16, d: DType::F32, scope: MmaScope::Subgroup };
         let mut caps = Caps::new(DeviceKind::Gpu, "vulkan1.4");
         (caps.max_threads, caps.shared_bytes, caps.lanes) = (1024, 32 << 10, 32);
-        let fit = |caps: &Caps| TILES.iter().map(|tile| tile.fits(caps, &mma)).collect::<Vec<_>>();
+        let whole = MmaShape { k: 32, a: DType::I8, b: DType::I8, d: DType::I32, ..mma };
+        let fits = |caps: &Caps, mma| TILES.iter().map(|tile| tile.fits(caps, mma)).collect::<Vec<_>>();
+        let fit = |caps: &Caps| fits(caps, &mma);
+        assert_eq!(fits(&caps, &whole), fit(&caps), "a tile has as many bytes of either");
         assert_eq!(fit(&caps), [true, true, true, true, true, false, true, true, true]);
         caps.shared_bytes = 48 << 10;
         assert_eq!(fit(&caps), [true; 9]);

@@ -190,7 +190,8 @@ impl Form<'_> {
         if self.is_staged() { 4 * all } else { 0 }
     }
 
-    /// The product made ready, by `shader` with `own` constants behind the problem's, in tiles of `tile`.
+    /// The product made ready, by `shader` with `own` constants behind the problem's, in tiles of `tile`, for subgroups of a size if it
+    /// matters.
     ///
     /// # Errors
     /// `Driver` if the driver refuses a kernel.
@@ -201,11 +202,12 @@ impl Form<'_> {
         shader: &'static Shader,
         own: &[u32],
         tile: (u32, u32),
+        subgroup: Option<u32>,
     ) -> Result<Code> {
         let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
         let GemmSpec { batch, m, n, k, a, b, d, .. } = *self.spec;
         let constants = [&self.constants(), own].concat();
-        let main = vulkan.function(&Build { shader, constants, subgroup: None })?;
+        let main = vulkan.function(&Build { shader, constants, subgroup })?;
         let store = self.is_staged().then(|| self.store(vulkan)).transpose()?;
         let push = ProductPush {
             batch,

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! coopmat.rs  16-bit floats on the matrix unit, where the driver lists one
+//! coopmat_whole.rs
+//!             whole numbers of 8 bits there
 //! coopmat_weights.rs
 //!             the same of 16-bit floats by weights of 8 and 4 bits, widened on the way
 //! coopmat_few_rows.rs
@@ -16,6 +18,7 @@
 mod coopmat;
 mod coopmat_few_rows;
 mod coopmat_weights;
+mod coopmat_whole;
 mod few_rows;
 mod form;
 pub(crate) mod full;
@@ -33,6 +36,7 @@ pub(crate) const LIST: KernelList<Gemm> = &[
     &few_rows::FewRows,
     &coopmat::Coopmat,
     &coopmat_weights::CoopmatWeights,
+    &coopmat_whole::CoopmatWhole,
     &simt::Simt,
 ];
 

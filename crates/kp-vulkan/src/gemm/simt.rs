@@ -116,5 +116,5 @@ pub(crate) fn ready(device: &Arc<dyn Device>, form: Form<'_>, variant: Variant) 
     let tile = &TILES[usize::from(variant.0)];
     let ((rows, cols, depth), (tm, tn)) = (tile.shape, tile.sums);
     let shader = if form.is_whole() { &WHOLE } else { &SHADER };
-    form.ready(device, "simt", shader, &[rows, cols, depth, tm, tn, tile.threads()], (rows, cols))
+    form.ready(device, "simt", shader, &[rows, cols, depth, tm, tn, tile.threads()], (rows, cols), None)
 }
