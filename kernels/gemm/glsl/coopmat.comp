@@ -2,11 +2,11 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #ifdef OF_BF16
 #extension GL_EXT_bfloat16 : require
 #define ELEMENT bfloat16_t
 #else
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #define ELEMENT float16_t
 #endif
 // also bf16: OF_BF16=1

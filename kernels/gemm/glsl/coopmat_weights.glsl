@@ -9,6 +9,22 @@
 #include "common/glsl/runs.glsl"
 #include "gemm/glsl/weights.glsl"
 
+// Of what nobody writes meanwhile. Unless the driver is told, it waits for a load before it stores to shared memory, which makes all of
+// the product take half as long again.
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly restrict buffer FixedPair { uvec2 v; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly restrict buffer FixedWord { uint v; };
+layout(buffer_reference, std430, buffer_reference_align = 2) readonly restrict buffer FixedHalf { uint16_t v; };
+layout(buffer_reference, std430, buffer_reference_align = 1) readonly restrict buffer FixedByte { uint8_t v; };
+
+// As code_at, of 8 bits and more.
+uint fixed_code(uint64_t base, uint64_t index, uint dtype) {
+    switch (bits_of(dtype)) {
+        case 32u: return FixedWord(base + 4ul * index).v;
+        case 16u: return uint(FixedHalf(base + 2ul * index).v);
+        default: return uint(FixedByte(base + index).v);
+    }
+}
+
 #define BY_BLOCK ((FLAGS & B_SCALED) != 0u && B_BLOCK_DEPTH < 0x80000000u)
 // Products of E2M1 and E4M3 are all numbers of f16.
 #define RANGED (A_TYPE == F16 && BY_BLOCK && !(B_TYPE == E2M1 && B_SCALE_TYPE == UE4M3))
@@ -42,7 +58,8 @@ void weigh(uint which, uint col_0) {
             const uint64_t first = b_scale_place(which, 0u, column(min(col_0 + at, n - 1u)));
             uint most = 0u;
             for (uint i = thread % among; i < blocks; i += among) {
-                const uint magnitude = floatBitsToUint(b_scale(first + b_scale_step(i * B_BLOCK_DEPTH))) & 0x7fffffffu;
+                const uint code = fixed_code(given[AT_B_SCALE], first + b_scale_step(i * B_BLOCK_DEPTH), B_SCALE_TYPE);
+                const uint magnitude = floatBitsToUint(of_code(code, B_SCALE_TYPE)) & 0x7fffffffu;
                 most = magnitude < INFINITE ? max(most, magnitude) : most;
             }
             atomicMax(largest[at], most);
@@ -68,8 +85,88 @@ uint joined(float x, float y) {
 #endif
 }
 
+// Where numbers of f16 can be computed with as they are, all codes but NF4's become them by their bits, two in a word. Scales that
+// f16 knows multiply them there; others take f32, as does bf16.
+#define BY_BITS (NATIVE != 0u && B_TYPE != NF4)
+#define IN_F16 (A_TYPE == F16 && (B_SCALE_TYPE == F16 || B_SCALE_TYPE == E8M0 || B_SCALE_TYPE == UE4M3 || !BY_BLOCK))
+
+uint times(uint word, float factor) {
+    return packFloat2x16(unpackFloat2x16(word) * unpackFloat2x16(packHalf2x16(vec2(factor))));
+}
+
+uvec4 times(uvec4 words, float factor) {
+    return uvec4(times(words.x, factor), times(words.y, factor), times(words.z, factor), times(words.w, factor));
+}
+
+// Whole numbers of 8 bits behind 1024, less that and `less`.
+uvec4 wholes(uvec4 digits, float less) {
+    const f16vec2 base = unpackFloat2x16(packHalf2x16(vec2(1024.0 + less)));
+    return uvec4(packFloat2x16(unpackFloat2x16(digits.x) - base), packFloat2x16(unpackFloat2x16(digits.y) - base),
+                 packFloat2x16(unpackFloat2x16(digits.z) - base), packFloat2x16(unpackFloat2x16(digits.w) - base));
+}
+
+// Eight codes less `zero`, of 4 bits in the order 0 4, 1 5, 2 6, 3 7, of 8 bits 0 2, 1 3, 4 6, 5 7. NaN of E4M3 becomes 480.
+uvec4 halves(Run run, float zero) {
+    const uvec4 low = run.low;
+    const uvec4 nibbles = uvec4(low.x, low.x >> 4, low.x >> 8, low.x >> 12);
+    const uvec4 bytes = uvec4(low.x, low.x >> 8, low.y, low.y >> 8);
+    switch (B_TYPE) {
+        // A sign, and what f16 has as the last digits of its exponent and the first of its mantissa.
+        case E2M1: return times((nibbles << 12 & 0x80008000u) | (nibbles << 9 & 0x0e000e00u), 16384.0);
+        case I4: return wholes((nibbles & 0x000f000fu) ^ 0x64086408u, 8.0 + zero);
+        case U4: return wholes(nibbles & 0x000f000fu | 0x64006400u, zero);
+        case I8: return wholes((bytes & 0x00ff00ffu) ^ 0x64806480u, 128.0 + zero);
+        case U8: return wholes(bytes & 0x00ff00ffu | 0x64006400u, zero);
+        case E5M2: return bytes << 8 & 0xff00ff00u;
+        default: return times((bytes << 8 & 0x80008000u) | (bytes << 7 & 0x3f803f80u), 256.0);
+    }
+}
+
+// Whether one of the codes is E4M3's NaN.
+bool is_one_nan(Run run) {
+    const uvec2 next = (run.low.xy & 0x7f7f7f7fu) + 0x01010101u;
+    return B_TYPE == E4M3 && ((next.x | next.y) & 0x80808080u) != 0u;
+}
+
+// The first halves of two words, and the second ones.
+uint firsts(uint x, uint y) {
+    return (x & 0xffffu) | y << 16;
+}
+
+uint seconds(uint x, uint y) {
+    return x >> 16 | (y & 0xffff0000u);
+}
+
+// Words of `halves`' order in that of the codes.
+uvec4 in_order(uvec4 words) {
+    if (bits_of(B_TYPE) == 4u) {
+        return uvec4(firsts(words.x, words.y), firsts(words.z, words.w), seconds(words.x, words.y), seconds(words.z, words.w));
+    }
+    return uvec4(firsts(words.x, words.y), seconds(words.x, words.y), firsts(words.z, words.w), seconds(words.z, words.w));
+}
+
+// Two numbers of f16 times `scale`, which is finite, as elements. Of two bf16 as near it takes the larger: to find the even one takes longer.
+uint scaled(uint word, float scale) {
+    const vec2 two = unpackHalf2x16(word) * scale;
+#ifdef OF_BF16
+    const uvec2 u = floatBitsToUint(two) + 0x8000u;
+    return u.x >> 16 | (u.y & 0xffff0000u);
+#else
+    return packHalf2x16(two);
+#endif
+}
+
 // Eight numbers as elements.
 uvec4 elements(Run run, float zero, float scale) {
+    // Rounding to bf16 would carry NaN's digits into its sign.
+    const bool is_number = A_TYPE != BF16 || (B_TYPE != E5M2 && (floatBitsToUint(scale) & INFINITE) != INFINITE);
+    if (BY_BITS && is_number && !is_one_nan(run)) {
+        const uvec4 words = halves(run, zero);
+        if (IN_F16) {
+            return in_order(BY_BLOCK ? times(words, scale) : words);
+        }
+        return in_order(uvec4(scaled(words.x, scale), scaled(words.y, scale), scaled(words.z, scale), scaled(words.w, scale)));
+    }
     const Eight numbers = eight_of(run, B_TYPE);
     const vec4 low = (numbers.low - zero) * scale;
     const vec4 high = (numbers.high - zero) * scale;
@@ -97,12 +194,13 @@ void aim_b(uint which, uint64_t origin, uint col_0) {
 void send_for_b(uint k_0) {
     [[unroll]] for (uint i = 0u; i < B_TURNS; i++) {
         if (B_ALL % THREADS == 0u || gl_LocalInvocationIndex + i * THREADS < B_ALL) {
-            next_b[i] = run_at(b, from_b[i] + k_0, 8u, B_TYPE, true);
+            const uint64_t from = b + (from_b[i] + k_0) * bits_of(B_TYPE) / 8ul;
+            next_b[i].low = bits_of(B_TYPE) == 4u ? uvec4(FixedWord(from).v, 0u, 0u, 0u) : uvec4(FixedPair(from).v, 0u, 0u);
             if (BY_BLOCK) {
                 const uint piece = spot(gl_LocalInvocationIndex + i * THREADS, B_PIECES).y;
                 const uint64_t place = from_scale[i] + b_scale_step(k_0 + 8u * piece);
-                next_scale[i] = b_scale_code(place);
-                next_zero[i] = (FLAGS & B_ZEROS) != 0u ? b_zero_code(place) : 0u;
+                next_scale[i] = fixed_code(given[AT_B_SCALE], place, B_SCALE_TYPE);
+                next_zero[i] = (FLAGS & B_ZEROS) != 0u ? fixed_code(given[AT_B_SCALE + 1u], place, U8) : 0u;
             }
         }
     }
