@@ -520,7 +520,7 @@ void main() {
         barrier();
         const uint at_team = team * SUBGROUPS * COLS * M * N;
         const uint stored = first + team < tiles * batch ? COLS * M / 2u * m : 0u;
-        for (uint e = thread % (THREADS / TEAMS); e < stored; e += THREADS / TEAMS) {
+        for (uint e = member * gl_SubgroupSize + lane; e < stored; e += SUBGROUPS * gl_SubgroupSize) {
             const uint row = e / (COLS * M / 2u);
             const uint at = e % (COLS * M / 2u) * 2u;
             vec2 both = vec2(0.0);
