@@ -406,51 +406,42 @@ KP_FN float times(float x, float y) {
 
 // A thread's scales of one block of k.
 struct Scales {
-    static constexpr int FACTORS = B_SCALE == 1 ? 1 : BN / ZONE;
-    float a[WAVES][2][FACTORS]; // with alpha, and B's if it has one for many columns
-    float b[B_SCALE == 1 ? BN / 4 : 1];
-    float both[B_SCALE == 1 ? BN / 2 : 1]; // of each sum of the slab at hand
+    static constexpr bool BY_COLUMN = B_SCALE == 1;
+    static constexpr int ZONES = BN / ZONE;
+    float rows[WAVES][2];                        // with alpha
+    float columns[BY_COLUMN ? BN / 4 : ZONES];   // of those that this thread has sums of, or of zones
+    float factors[BY_COLUMN ? BN / 2 : 2 * ZONES]; // of the slab at hand: of each sum, or of each row's zones
 
     KP_FN Scales() {}
     KP_FN Scales(const Stages &s, const Scaling &scaling, const Consumer &me) {
-        const u32 a_at = s.scales() + scaling.row, b_at = s.scales() + 4 * A_SCALES;
-        float factors[FACTORS] = {scaling.alpha};
-        if constexpr (B_SCALE == 1) {
-#pragma unroll
-            for (int i = 0; i < BN / 4; i += 2) {
-                const float2 pair = ptx::load_shared_pair(b_at + 4 * (i / 2 * 8 + me.lane % 4 * 2));
-                b[i] = pair.x, b[i + 1] = pair.y;
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < FACTORS; i++) factors[i] = times(scaling.alpha, ptx::load_shared_number(b_at + 4 * i));
-        }
+        const u32 rows_at = s.scales() + scaling.row, columns_at = s.scales() + 4 * A_SCALES;
 #pragma unroll
         for (int w = 0; w < WAVES; w++) {
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const float row = ptx::load_shared_number(a_at + 4 * (w * CONSUMERS * 64 + 8 * h));
+            for (int h = 0; h < 2; h++) rows[w][h] = times(scaling.alpha, ptx::load_shared_number(rows_at + 4 * (w * CONSUMERS * 64 + 8 * h)));
+        }
+        if constexpr (BY_COLUMN) {
 #pragma unroll
-                for (int i = 0; i < FACTORS; i++) a[w][h][i] = times(row, factors[i]);
+            for (int i = 0; i < BN / 4; i += 2) {
+                const float2 pair = ptx::load_shared_pair(columns_at + 4 * (i / 2 * 8 + me.lane % 4 * 2));
+                columns[i] = pair.x, columns[i + 1] = pair.y;
             }
+        } else {
+#pragma unroll
+            for (int z = 0; z < ZONES; z++) columns[z] = ptx::load_shared_number(columns_at + 4 * z);
         }
     }
-    // Works out what slab `w` is multiplied by; volatile, to be done while its products run and not after them.
+    // Works out what slab `w` is multiplied by, while its products run.
     KP_FN void prepare(int w) {
-        if constexpr (B_SCALE == 1) {
 #pragma unroll
-            for (int i = 0; i < BN / 2; i++) {
-                asm volatile("mul.rn.f32 %0, %1, %2;" : "=f"(both[i]) : "f"(a[w][i / 2 % 2][0]), "f"(b[i / 4 * 2 + i % 2]));
-            }
+        for (int i = 0; i < (BY_COLUMN ? BN / 2 : 2 * ZONES); i++) {
+            factors[i] = BY_COLUMN ? times(rows[w][i / 2 % 2], columns[i / 4 * 2 + i % 2]) : times(rows[w][i / ZONES], columns[i % ZONES]);
         }
     }
     // total += scaled block
-    KP_FN void add(float (&total)[BN / 2], const float (&block)[BN / 2], int w) const {
+    KP_FN void add(float (&total)[BN / 2], const float (&block)[BN / 2]) const {
 #pragma unroll
-        for (int i = 0; i < BN / 2; i++) {
-            if constexpr (B_SCALE == 1) total[i] += both[i] * block[i];
-            else total[i] += a[w][i / 2 % 2][i / (ZONE / 2)] * block[i];
-        }
+        for (int i = 0; i < BN / 2; i++) total[i] += factors[BY_COLUMN ? i : i / 2 % 2 * ZONES + i / (ZONE / 2)] * block[i];
     }
 };
 
@@ -475,7 +466,7 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const S
         wgmma::pin(block);
         release(before, me);
         before.advance();
-        scales.add(total[0], block, 0);
+        scales.add(total[0], block);
     };
     issue(block[0], scales[0]);
     clear(total);
@@ -515,8 +506,12 @@ template <int N> struct Constant {
 // Between a block's products and the next one's nothing is done but scaling: what else there is, is done while products run. Each stage
 // has code of its own, so that where its operands lie needs no arithmetic; a tile begins in the middle of it, where the last one ended.
 KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const Scaling &scaling, const Consumer &me) {
+    // Reads of shared memory between a block's products wait for these, and the products after them for the reads. So scales are read a block
+    // ahead, unless they are so many that there are no registers for that.
+    constexpr bool EARLY = B_SCALE != 1;
     float block[BN / 2];
-    Scales scales;
+    Scales scales, after;
+    if (EARLY) scales = Scales(s, scaling, me);
     const u64 a = wgmma::k_major(s.base + A_AT + me.slab(0) * 64 * 128), b = wgmma::k_major(s.base + B_AT);
     i32 left = blocks;
     const auto one = [&](auto stage) {
@@ -535,14 +530,18 @@ KP_FN void compute(float (&total)[WAVES][BN / 2], i32 blocks, Stages &s, const S
                                      k > 0);
             }
             wgmma::commit();
-            if (w == 0) scales = Scales(here, scaling, me);
+            if (!EARLY && w == 0) scales = Scales(here, scaling, me);
             scales.prepare(w);
-            if (w == WAVES - 1 && left > 0) next.wait_full();
+            if (w == WAVES - 1 && left > 0) {
+                next.wait_full();
+                if (EARLY) after = Scales(next, scaling, me);
+            }
             wgmma::wait<0>();
             wgmma::pin(block);
             if (w == WAVES - 1) release(here, me);
-            scales.add(total[w], block, w);
+            scales.add(total[w], block);
         }
+        if (EARLY) scales = after;
         s.stage = next.stage;
         return left > 0;
     };
