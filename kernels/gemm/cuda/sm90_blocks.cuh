@@ -771,10 +771,10 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
             ptx::mbarrier_init(i.full(), 1 + scale_lanes(args));
             ptx::mbarrier_init(i.empty(), CONSUMERS * 4 * CLUSTER);
         }
-        const u32 inboxes = CLUSTER_K > 1 ? CONSUMERS : 0, barriers = s.base + INBOX_BARRIER_AT;
-        for (u32 i = 0; i < inboxes; i++) ptx::mbarrier_init(barriers + 8 * i, 1);
+        const u32 inboxes = s.base + INBOX_BARRIER_AT;
+        for (u32 i = 0; CLUSTER_K > 1 && i < CONSUMERS; i++) ptx::mbarrier_init(inboxes + 8 * i, 1);
         ptx::mbarrier_init_fence();
-        for (u32 i = 0; i < inboxes; i++) ptx::mbarrier_expect(barriers + 8 * i, INBOX_BYTES);
+        for (u32 i = 0; CLUSTER_K > 1 && i < CONSUMERS; i++) ptx::mbarrier_expect(inboxes + 8 * i, INBOX_BYTES);
     }
     if (warp < 4) {
         if (warp == 0 && ptx::elect()) ptx::prefetch_map(&a_map), ptx::prefetch_map(&b_map), ptx::prefetch_map(&d_map);
