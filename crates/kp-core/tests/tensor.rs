@@ -142,7 +142,7 @@ fn quantized_tensors_refuse_what_would_lose_their_scales() -> Result<()> {
     let x = f32s(&e, &[3, 64]);
     assert_eq!(q.how().to_string(), "null/quantize/null_any#0");
     assert_eq!(x.matmul(&q.t())?.shape(), [3, 8]);
-    let rule = "scales must run along the columns of a and the rows of b: quantize before transposing";
+    let rule = "scales must run along k: quantize a as m x k, b as n x k, and pass b's transpose";
     assert_eq!(refusal(f32s(&e, &[3, 8]).matmul(&q)), format!("matmul: a is 3x8 f32, b is 8x64 e2m1@mx: {rule}"));
     assert_eq!(q.dequantize(DType::F32)?.shape(), [8, 64]);
     assert_eq!(q.t().dequantize(DType::F32)?.shape(), [64, 8]);
