@@ -140,12 +140,13 @@ impl Judge for Gemm {
             ],
             valid,
         ));
-        // Weights of few bits by activations of 16, rows of whole 16 bytes and not, as matrix units take them.
+        // Weights of few bits by activations of 16, as matrix units take them; in full, rows of whole 16 bytes and not.
         let [dims, options] = match depth {
-            Depth::Quick => ["1x130x272x192 1x40x200x321", "- gate=halves"],
-            Depth::Full => {
-                ["1x130x272x192 1x40x200x321 1x33x64x128 2x20x96x256 1x65x57x96", "- gate=halves gate=pairs act=silu"]
-            }
+            Depth::Quick => ["1x130x272x192", "-"],
+            Depth::Full => [
+                "1x130x272x192 1x40x200x321 1x33x64x128 2x20x96x256 1x65x57x96",
+                "- bias=bf16 gate=halves gate=pairs act=silu repro=batch-invariant",
+            ],
         };
         out.extend(lines(
             "gemm",
@@ -154,11 +155,9 @@ impl Judge for Gemm {
                 words("f16:i4@g32/f16:f16 bf16:i4@g32/f16:f32 f16:u4@g64/f32z:f32 bf16:u4@g64/bf16z:bf16 f16:nf4@g64/f32:f32 \
                        bf16:nf4@g64/f32:bf16 f16:e2m1@mx:bf16 bf16:e2m1@mx:f32 f16:e2m1@nv:f16 bf16:e2m1@nv^tiles:f32 \
                        f16:e4m3@row:f16 f16:e4m3@128x128:f32 bf16:e4m3@128x128:bf16 f16:i8@row:f16 bf16:e5m2@tensor:bf16 \
-                       f16:e4m3@mx^tiles:f32 bf16:i8:f32"),
+                       f16:e4m3@mx^tiles:f32"),
                 words("b=col"),
-                words("- bias=bf16"),
                 words(options),
-                words("- repro=batch-invariant"),
             ],
             valid,
         ));
