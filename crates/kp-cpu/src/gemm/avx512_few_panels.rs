@@ -27,15 +27,13 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Acc, Gate, Gemm, GemmProblem, GemmSpec, Order, Repro, Scheme},
+    op::{Gate, Gemm, GemmProblem, GemmSpec, Order, Scheme},
     source_hash,
 };
 use std::{marker::PhantomData, sync::Arc};
 
 /// The kernel for decoding with weights packed ahead.
 pub(crate) struct Avx512FewPanels;
-
-const FEATURES: [&str; 5] = ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi"];
 
 impl Kernel<Gemm> for Avx512FewPanels {
     fn name(&self) -> &'static str {
@@ -52,21 +50,7 @@ impl Kernel<Gemm> for Avx512FewPanels {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        if let Some(need) = FEATURES.into_iter().find(|feature| !caps.has(feature)) {
-            return Err(Unsupported::Feature { need });
-        }
-        if p.m as usize > MOST {
-            return Err(Unsupported::TooLarge { dim: "m", max: MOST as u64, got: p.m.into() });
-        }
-        if p.b.order != (Order::Panel { width: PANEL as u16, depth: 1 }) {
-            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
-        }
-        if p.repro() == Repro::BatchInvariant {
-            return Err(Unsupported::Repro { asked: p.repro() });
-        }
-        if !matches!(p.acc, Acc::F32 | Acc::F32Fast) {
-            return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
-        }
+        columns::suits(caps, p, MOST, Order::Panel { width: PANEL as u16, depth: 1 })?;
         if !matches!(p.b.dtype(), DType::F32 | DType::Bf16 | DType::F16) {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }

@@ -29,16 +29,13 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Acc, Gemm, GemmProblem, GemmSpec, Order, Repro, Scheme},
+    op::{Gemm, GemmProblem, GemmSpec, Order, Scheme},
     source_hash,
 };
 use std::{marker::PhantomData, sync::Arc};
 
 /// The kernel for decoding on processors with AVX-512.
 pub(crate) struct Avx512FewRows;
-
-/// What the loops use; VBMI for 8-bit floats.
-pub(super) const FEATURES: [&str; 5] = ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi"];
 
 impl Kernel<Gemm> for Avx512FewRows {
     fn name(&self) -> &'static str {
@@ -56,21 +53,7 @@ impl Kernel<Gemm> for Avx512FewRows {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        if let Some(need) = FEATURES.into_iter().find(|feature| !caps.has(feature)) {
-            return Err(Unsupported::Feature { need });
-        }
-        if p.m as usize > MOST {
-            return Err(Unsupported::TooLarge { dim: "m", max: MOST as u64, got: p.m.into() });
-        }
-        if p.b.order != Order::Col {
-            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
-        }
-        if p.repro() == Repro::BatchInvariant {
-            return Err(Unsupported::Repro { asked: p.repro() });
-        }
-        if !matches!(p.acc, Acc::F32 | Acc::F32Fast) {
-            return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
-        }
+        columns::suits(caps, p, MOST, Order::Col)?;
         if kind(p.b.dtype()).is_none() {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }

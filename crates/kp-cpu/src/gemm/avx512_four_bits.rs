@@ -14,7 +14,7 @@
 //! sums are in another order than `packed` has, so not `batch-invariant`.
 
 use super::{
-    avx512_few_rows::{FEATURES, table, varies},
+    avx512_few_rows::{table, varies},
     few::{
         columns::{self, Codes, Dots, Few, Task},
         dots::{BROAD_SHARE, Kind, SHARE, STEP, Table, ends},
@@ -32,7 +32,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Acc, Gemm, GemmProblem, GemmSpec, Order, Repro},
+    op::{Gemm, GemmProblem, GemmSpec, Order},
     source_hash,
 };
 use std::{marker::PhantomData, sync::Arc};
@@ -55,18 +55,7 @@ impl Kernel<Gemm> for Avx512FourBits {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        if let Some(need) = FEATURES.into_iter().find(|feature| !caps.has(feature)) {
-            return Err(Unsupported::Feature { need });
-        }
-        if p.b.order != Order::Col {
-            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
-        }
-        if p.repro() == Repro::BatchInvariant {
-            return Err(Unsupported::Repro { asked: p.repro() });
-        }
-        if !matches!(p.acc, Acc::F32 | Acc::F32Fast) {
-            return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
-        }
+        columns::suits(caps, p, usize::MAX, Order::Col)?;
         if !matches!(p.b.dtype(), DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1) {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }
@@ -297,7 +286,7 @@ fn each_mut(numbers: &mut [f32]) -> &mut [Each<f32>] {
 /// Makes the lists of a set's columns in `rows`, and turns them to `out`.
 ///
 /// # Safety
-/// The processor has [`FEATURES`].
+/// The processor has [`columns::FEATURES`].
 unsafe fn turn_lists(list: impl Fn(usize, &mut [f32]), rows: &mut [f32], out: &mut [Each<f32>]) {
     let len = rows.len() / SET;
     for (c, row) in rows.chunks_exact_mut(len).enumerate() {

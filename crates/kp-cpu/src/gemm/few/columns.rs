@@ -14,8 +14,8 @@ use crate::{
     threads,
 };
 use kp_hal::{
-    DType, Launch, Queue, Result,
-    op::{GemmArgs, GemmSpec},
+    Caps, DType, Launch, Queue, Result, Unsupported,
+    op::{Acc, GemmArgs, GemmProblem, GemmSpec, Order, Repro},
 };
 use std::{
     ops::Range,
@@ -24,6 +24,32 @@ use std::{
 
 /// Most rows: what registers hold the sums of.
 pub(crate) const MOST: usize = 8;
+
+/// What the loops in f32 use; VBMI for 8-bit floats and codes of 4 bits.
+pub(crate) const FEATURES: [&str; 5] = ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi"];
+
+/// Whether `p` suits the loops in f32, whatever B's type and scales are: at most `most` rows, and B in `order`.
+///
+/// # Errors
+/// The first part that does not.
+pub(crate) fn suits(caps: &Caps, p: &GemmProblem, most: usize, order: Order) -> std::result::Result<(), Unsupported> {
+    if let Some(need) = FEATURES.into_iter().find(|feature| !caps.has(feature)) {
+        return Err(Unsupported::Feature { need });
+    }
+    if p.m as usize > most {
+        return Err(Unsupported::TooLarge { dim: "m", max: most as u64, got: p.m.into() });
+    }
+    if p.b.order != order {
+        return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+    }
+    if p.repro() == Repro::BatchInvariant {
+        return Err(Unsupported::Repro { asked: p.repro() });
+    }
+    if !matches!(p.acc, Acc::F32 | Acc::F32Fast) {
+        return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
+    }
+    Ok(())
+}
 
 /// Row counts that loops are compiled for.
 pub(crate) const HEIGHTS: [usize; 4] = [1, 2, 4, 8];
