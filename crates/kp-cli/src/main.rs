@@ -17,7 +17,7 @@ mod units;
 use clap::{Parser, Subcommand};
 use kp_core::Engine;
 use output::Output;
-use std::{fmt, io, process::ExitCode};
+use std::{cell::Cell, fmt, io, process::ExitCode};
 
 /// Finds this machine's hardware and its fastest correct kernels for matrix products, attention and narrow numbers.
 #[derive(Parser)]
@@ -43,6 +43,9 @@ pub(crate) struct Global {
     /// Print results only: no progress, no remarks
     #[arg(long, short, global = true)]
     quiet: bool,
+    /// Whether it was said what of the wisdom file is not used: the tour opens the device for each of its parts.
+    #[arg(skip)]
+    warned: Cell<bool>,
 }
 
 impl Global {
@@ -60,7 +63,7 @@ impl Global {
             Err(kp_core::Error::NoDevice(none)) if self.device.is_some() => Err(usage(none.to_string())),
             opened => {
                 let engine = opened?;
-                let warnings = engine.wisdom_warnings();
+                let warnings = if self.warned.replace(true) { Vec::new() } else { engine.wisdom_warnings() };
                 warnings.iter().take(SHOWN).for_each(|warning| out.remark(&format!("wisdom: {warning}")));
                 if warnings.len() > SHOWN {
                     out.remark(&format!("wisdom: and {} more lines", warnings.len() - SHOWN));

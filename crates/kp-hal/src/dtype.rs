@@ -1,5 +1,6 @@
 //! Number formats, named by their bit layout.
 
+use crate::text::Unread;
 use std::{fmt, str::FromStr};
 
 macro_rules! dtypes {
@@ -16,6 +17,9 @@ macro_rules! dtypes {
         impl DType {
             /// Every type, in declaration order; `ALL[t as usize] == t`.
             pub const ALL: &[DType] = &[$(DType::$name),*];
+
+            /// The spellings, for messages.
+            const FORMS: &str = concat!("one of", $(" ", $text),*);
 
             /// Width of one element in bits: 4, 8, 16, 32 or 64.
             pub const fn bits(self) -> u32 {
@@ -111,11 +115,12 @@ impl fmt::Display for DType {
 }
 
 impl FromStr for DType {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if no type is spelled so; the caller knows what it was reading.
-    fn from_str(s: &str) -> Result<Self, ()> {
-        Self::ALL.iter().copied().find(|t| t.name() == s).ok_or(())
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: DType::FORMS };
+        Self::ALL.iter().copied().find(|t| t.name() == s).ok_or(BAD)
     }
 }
 
@@ -166,7 +171,8 @@ mod tests {
             assert_eq!(t.name().parse(), Ok(t));
             assert_eq!(DTypes::of(&[t]).iter().collect::<Vec<_>>(), [t]);
         }
-        assert_eq!("F32".parse::<DType>(), Err(()));
+        let why = "F32".parse::<DType>().expect_err("spellings are lower case").to_string();
+        assert!(why.starts_with("expected one of f64 f32 "), "{why}");
     }
 
     #[test]

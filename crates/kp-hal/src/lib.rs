@@ -40,4 +40,4 @@ pub use kernel::{Kernel, KernelList, Kernels, Label, Launch, Nanos, Plan, Record
 pub use memory::{Allocation, Buffer, MemoryKind, Slice, SliceMut};
 pub use op::{AnyProblem, ArgError, Args, BadProblem, Op, OpSpec, Problem, Repro, Spec};
 pub use support::{Support, Unsupported, Variant, Variants};
-pub use text::Real;
+pub use text::{Real, Unread};

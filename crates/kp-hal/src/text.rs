@@ -195,13 +195,29 @@ impl fmt::Debug for Real {
 }
 
 impl FromStr for Real {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if the text is no number or no finite one.
-    fn from_str(s: &str) -> Result<Self, ()> {
-        s.parse().ok().and_then(Self::new).ok_or(())
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "a finite number" };
+        s.parse().ok().and_then(Self::new).ok_or(BAD)
     }
 }
+
+/// Why a word could not be read: the error of every `FromStr` here. Problems say which word, as [`BadProblem::Invalid`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unread {
+    /// What it may be instead, as a form (`OUTERxINNER`) or a list of words.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {}", self.expected)
+    }
+}
+
+impl std::error::Error for Unread {}
 
 /// A whole number in plain digits: no sign, no blanks.
 pub(crate) fn number<T: FromStr>(s: &str) -> Option<T> {
@@ -233,16 +249,15 @@ macro_rules! spelled {
             }
         }
         impl std::str::FromStr for $type {
-            type Err = ();
-            fn from_str(s: &str) -> Result<Self, ()> {
-                match s { $($text => Ok(Self::$variant),)* _ => Err(()) }
+            type Err = $crate::text::Unread;
+            fn from_str(s: &str) -> Result<Self, Self::Err> {
+                match s { $($text => Ok(Self::$variant),)* _ => Err($crate::text::Unread { expected: Self::FORMS }) }
             }
         }
         impl $type {
             /// Every choice, in declaration order.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
             /// The spellings, for messages.
-            #[allow(dead_code, reason = "some choices are part of a longer word, whose message names them")]
             pub(crate) const FORMS: &'static str = concat!("one of", $(" ", $text),*);
         }
     };
@@ -289,7 +304,8 @@ mod tests {
             assert_eq!(real.to_string().parse(), Ok(real));
             assert_eq!(real.get(), value);
         }
-        assert_eq!("inf".parse::<Real>(), Err(()));
-        assert_eq!("nan".parse::<Real>(), Err(()));
+        for text in ["inf", "nan", "one"] {
+            assert_eq!(text.parse::<Real>(), Err(Unread { expected: "a finite number" }), "{text}");
+        }
     }
 }

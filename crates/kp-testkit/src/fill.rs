@@ -1,7 +1,7 @@
 //! What operands are filled with.
 
 use crate::formats::{encode, max_value, nan_code};
-use kp_hal::{DType, op::Overflow};
+use kp_hal::{DType, Unread, op::Overflow};
 use std::{f64::consts::TAU, fmt, str::FromStr};
 
 /// The kind of numbers that an operand holds.
@@ -42,11 +42,12 @@ impl fmt::Display for FillKind {
 }
 
 impl FromStr for FillKind {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if no kind is spelled so.
-    fn from_str(s: &str) -> Result<Self, ()> {
-        Self::ALL.iter().copied().find(|k| k.name() == s).ok_or(())
+    /// [`Unread`] with the kinds there are.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "one of exact normal wide special" };
+        Self::ALL.iter().copied().find(|k| k.name() == s).ok_or(BAD)
     }
 }
 

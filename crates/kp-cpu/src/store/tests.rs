@@ -80,7 +80,7 @@ fn f32_is_divided_as_exactly_as_f64() {
         ("nf4@g5/f16", 1.0),
         ("nf4@tensor", 0.7),
     ] {
-        let format: Format = text.parse().unwrap_or_else(|()| panic!("{text}"));
+        let format: Format = text.parse().expect(text);
         let global = f64::from(global as f32);
         for seed in 0..20 {
             let x = awkward(shape, seed);

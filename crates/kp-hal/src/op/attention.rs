@@ -380,7 +380,7 @@ impl Spec for AttentionSpec {
         const FORM: &str = "BATCHxQ_HEADS[:KV_HEADS]xQ_LEN[:KV_LEN]xQK_DIM[:V_DIM]";
         let word = words.word(FORM)?;
         let invalid = || BadProblem::Invalid { what: "dims", expected: FORM, got: crate::text::clip(word) };
-        let parts: Vec<Pair> = word.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|()| invalid())?;
+        let parts: Vec<Pair> = word.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|_| invalid())?;
         let [Pair(batch, same), Pair(q_heads, kv_heads), Pair(q_len, kv_len), Pair(qk_dim, v_dim)] = parts[..] else {
             return Err(invalid());
         };

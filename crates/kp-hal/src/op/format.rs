@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     dtype::DType,
-    text::{number, spelled},
+    text::{Unread, number, spelled},
 };
 use std::{fmt, str::FromStr};
 
@@ -251,12 +251,13 @@ impl fmt::Display for Format {
 }
 
 impl FromStr for Format {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if it is not of the form `dtype[@scheme[^layout]]`.
-    fn from_str(s: &str) -> Result<Self, ()> {
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "TYPE[@SCHEME[^LAYOUT]]" };
         let (s, scales) = match s.split_once('^') {
-            Some((_, "inner")) => return Err(()),
+            Some((_, "inner")) => return Err(BAD),
             Some((s, layout)) => (s, layout.parse()?),
             None => (s, ScaleLayout::Inner),
         };
@@ -269,10 +270,11 @@ impl FromStr for Format {
 }
 
 impl FromStr for Scheme {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if it is none of `tensor`, `row`, `mx`, `nv`, `OxI`, `gI/dtype[z]`.
-    fn from_str(s: &str) -> Result<Self, ()> {
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "tensor, row, mx, nv, OUTERxINNER or gINNER/TYPE[z]" };
         Ok(match s {
             "tensor" => Self::Tensor,
             "row" => Self::Row,
@@ -280,13 +282,13 @@ impl FromStr for Scheme {
             "nv" => Self::Nv,
             _ => match s.strip_prefix('g') {
                 Some(group) => {
-                    let (inner, scale) = group.split_once('/').ok_or(())?;
+                    let (inner, scale) = group.split_once('/').ok_or(BAD)?;
                     let (scale, zero) = scale.strip_suffix('z').map_or((scale, false), |s| (s, true));
-                    Self::Group { inner: number(inner).ok_or(())?, scale: scale.parse()?, zero }
+                    Self::Group { inner: number(inner).ok_or(BAD)?, scale: scale.parse()?, zero }
                 }
                 None => {
-                    let (outer, inner) = s.split_once('x').ok_or(())?;
-                    Self::Block { outer: number(outer).ok_or(())?, inner: number(inner).ok_or(())? }
+                    let (outer, inner) = s.split_once('x').ok_or(BAD)?;
+                    Self::Block { outer: number(outer).ok_or(BAD)?, inner: number(inner).ok_or(BAD)? }
                 }
             },
         })
@@ -325,7 +327,7 @@ mod tests {
             "e4m3@-1x1",
             "e4m3@65536x1",
         ] {
-            assert_eq!(text.parse::<Format>(), Err(()), "{text}");
+            assert!(text.parse::<Format>().is_err(), "{text}");
         }
         for text in ["f32@tensor", "e8m0", "e4m3@nv", "e4m3@1x0", "nf4@g64/f32z", "e4m3@1x128^tiles", "i4@g32/e8m0"] {
             assert!(text.parse::<Format>().expect(text).check("a").is_err(), "{text}");

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     dtype::DType,
-    text::{Reader, Writer, spelled},
+    text::{Reader, Unread, Writer, spelled},
 };
 use std::{fmt, str::FromStr};
 
@@ -107,14 +107,15 @@ impl fmt::Display for Addend {
 }
 
 impl FromStr for Addend {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if it is neither `none`, `d` nor a type.
-    fn from_str(s: &str) -> Result<Self, ()> {
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "none, d or a type" };
         match s {
             "none" => Ok(Self::None),
             "d" => Ok(Self::InPlace),
-            _ => s.parse().map(Self::Given),
+            _ => s.parse().map(Self::Given).map_err(|_| BAD),
         }
     }
 }

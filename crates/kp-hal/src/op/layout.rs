@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     dtype::DType,
-    text::{Reader, Writer, number},
+    text::{Reader, Unread, Writer, number},
 };
 use std::{fmt, str::FromStr};
 
@@ -41,16 +41,17 @@ impl fmt::Display for Order {
 }
 
 impl FromStr for Order {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if it is none of `row`, `col`, `panelWxD`.
-    fn from_str(s: &str) -> Result<Self, ()> {
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "row, col or panelWIDTHxDEPTH" };
         match s {
             "row" => Ok(Self::Row),
             "col" => Ok(Self::Col),
             _ => {
-                let (width, depth) = s.strip_prefix("panel").and_then(|s| s.split_once('x')).ok_or(())?;
-                Ok(Self::Panel { width: number(width).ok_or(())?, depth: number(depth).ok_or(())? })
+                let (width, depth) = s.strip_prefix("panel").and_then(|s| s.split_once('x')).ok_or(BAD)?;
+                Ok(Self::Panel { width: number(width).ok_or(BAD)?, depth: number(depth).ok_or(BAD)? })
             }
         }
     }
@@ -233,13 +234,14 @@ struct LayoutText {
 }
 
 impl FromStr for LayoutText {
-    type Err = ();
-    fn from_str(s: &str) -> Result<Self, ()> {
+    type Err = Unread;
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "ORDER[/LD[/STRIDE]]" };
         let mut parts = s.split('/');
-        let order = parts.next().ok_or(())?.parse()?;
-        let ld = parts.next().map(|p| number(p).ok_or(())).transpose()?;
-        let stride = parts.next().map(|p| number(p).ok_or(())).transpose()?;
-        if parts.next().is_some() { Err(()) } else { Ok(Self { order, ld, stride }) }
+        let order = parts.next().ok_or(BAD)?.parse()?;
+        let ld = parts.next().map(|p| number(p).ok_or(BAD)).transpose()?;
+        let stride = parts.next().map(|p| number(p).ok_or(BAD)).transpose()?;
+        if parts.next().is_some() { Err(BAD) } else { Ok(Self { order, ld, stride }) }
     }
 }
 
@@ -311,9 +313,10 @@ impl Rows {
 pub(super) struct Whole(pub(super) u32);
 
 impl FromStr for Whole {
-    type Err = ();
-    fn from_str(s: &str) -> Result<Self, ()> {
-        number(s).map(Self).ok_or(())
+    type Err = Unread;
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "a whole number" };
+        number(s).map(Self).ok_or(BAD)
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     Expr,
     problem::{BadProblem, at_least},
 };
-use crate::text::number;
+use crate::text::{Unread, number};
 use std::{fmt, str::FromStr};
 
 /// Which keys a query sees. `q` is the query's position among the keys: query i of a sequence of `q_len`
@@ -85,24 +85,25 @@ impl Mask {
 }
 
 impl FromStr for Mask {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if it has none of the forms above.
-    fn from_str(s: &str) -> Result<Self, ()> {
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: Mask::FORMS };
         if let Some(inner) = s.strip_prefix('(').and_then(|s| s.strip_suffix(')')) {
             return inner.parse().map(Self::Expr);
         }
         let mut parts = s.split('/');
-        let name = parts.next().ok_or(())?;
-        let mut next = || parts.next().and_then(number).ok_or(());
+        let name = parts.next().ok_or(BAD)?;
+        let mut next = || parts.next().and_then(number).ok_or(BAD);
         let mask = match name {
             "full" => Self::Full,
             "causal" => Self::Causal,
             "window" => Self::Window { left: next()?, right: next()? },
             "prefix" => Self::Prefix { len: next()? },
             "blocks" => Self::Blocks { q: next()?, k: next()? },
-            _ => return Err(()),
+            _ => return Err(BAD),
         };
-        if parts.next().is_some() { Err(()) } else { Ok(mask) }
+        if parts.next().is_some() { Err(BAD) } else { Ok(mask) }
     }
 }

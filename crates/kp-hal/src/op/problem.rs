@@ -3,7 +3,7 @@
 use super::{NeedList, args::Needs};
 use crate::{
     dtype::DType,
-    text::{Reader, Writer, spelled},
+    text::{Reader, Unread, Writer, spelled},
 };
 use std::{
     fmt,
@@ -244,11 +244,12 @@ impl fmt::Display for Align {
 }
 
 impl FromStr for Align {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if it is no power of two from 1 to 256.
-    fn from_str(s: &str) -> Result<Self, ()> {
-        crate::text::number(s).and_then(Self::new).ok_or(())
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "a power of two from 1 to 256" };
+        crate::text::number(s).and_then(Self::new).ok_or(BAD)
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     dtype::DType,
-    text::{Reader, Writer, number, spelled},
+    text::{Reader, Unread, Writer, number, spelled},
 };
 use std::{fmt, str::FromStr};
 
@@ -78,14 +78,15 @@ impl fmt::Display for Reduced {
 }
 
 impl FromStr for Reduced {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if it is none of `cols`, `rows`, `segments/N`.
-    fn from_str(s: &str) -> Result<Self, ()> {
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "cols, rows or segments/N" };
         match s {
             "cols" => Ok(Self::Cols),
             "rows" => Ok(Self::Rows),
-            _ => s.strip_prefix("segments/").and_then(number).map(Self::Segments).ok_or(()),
+            _ => s.strip_prefix("segments/").and_then(number).map(Self::Segments).ok_or(BAD),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How the sequences of an attention are stored.
 
-use crate::text::{number, spelled};
+use crate::text::{Unread, number, spelled};
 use std::{fmt, str::FromStr};
 
 /// How heads and tokens are nested, outermost first. Sequences lie one behind the other.
@@ -58,10 +58,11 @@ impl fmt::Display for Pair {
 }
 
 impl FromStr for Pair {
-    type Err = ();
-    fn from_str(s: &str) -> Result<Self, ()> {
+    type Err = Unread;
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "N or N:N" };
         let (one, other) = s.split_once(':').unwrap_or((s, s));
-        Ok(Self(number(one).ok_or(())?, number(other).ok_or(())?))
+        Ok(Self(number(one).ok_or(BAD)?, number(other).ok_or(BAD)?))
     }
 }
 
@@ -76,27 +77,29 @@ impl fmt::Display for Lens {
 }
 
 impl FromStr for Lens {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if it is none of `fixed`, `padded`, `packed/Q/KV`.
-    fn from_str(s: &str) -> Result<Self, ()> {
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "fixed, padded or packed/Q/KV" };
         match s {
             "fixed" => Ok(Self::Fixed),
             "padded" => Ok(Self::Padded),
             _ => {
-                let (q, kv) = s.strip_prefix("packed/").and_then(|s| s.split_once('/')).ok_or(())?;
-                Ok(Self::Packed { q_total: number(q).ok_or(())?, kv_total: number(kv).ok_or(())? })
+                let (q, kv) = s.strip_prefix("packed/").and_then(|s| s.split_once('/')).ok_or(BAD)?;
+                Ok(Self::Packed { q_total: number(q).ok_or(BAD)?, kv_total: number(kv).ok_or(BAD)? })
             }
         }
     }
 }
 
 impl FromStr for Kv {
-    type Err = ();
+    type Err = Unread;
     /// # Errors
-    /// `()` if it is not `TOKENS/PAGES`.
-    fn from_str(s: &str) -> Result<Self, ()> {
-        let (page, pages) = s.split_once('/').ok_or(())?;
-        Ok(Self::Paged { page: number(page).ok_or(())?, pages: number(pages).ok_or(())? })
+    /// [`Unread`] with the form expected.
+    fn from_str(s: &str) -> Result<Self, Unread> {
+        const BAD: Unread = Unread { expected: "TOKENS/PAGES" };
+        let (page, pages) = s.split_once('/').ok_or(BAD)?;
+        Ok(Self::Paged { page: number(page).ok_or(BAD)?, pages: number(pages).ok_or(BAD)? })
     }
 }
