@@ -52,6 +52,29 @@ vec2 of_block(uint row, uint col) {
     return vec2((FLAGS & HAS_SCALES) != 0u ? number_at(scales, place, SCALE_TYPE) : 1.0, zero);
 }
 
+// Whether bf16 has all digits of a code times its scale.
+bool is_exact() {
+    if (Y_TYPE != BF16 || NATIVE == 0u) {
+        return false;
+    }
+    if (BLOCK == 0u || AT_ONCE == 0u) {
+        return false;
+    }
+    return Q_TYPE == E2M1 && SCALE_TYPE == E8M0 && FLAGS == HAS_SCALES;
+}
+
+// The codes of eight numbers of E2M1 times `scale` in bf16, which are the first halves of their codes in f32.
+uvec4 eight_exact(uint word, float scale) {
+    const uvec4 signs = uvec4(word << 12, word << 8, word << 4, word) & 0x80008000u;
+    const uvec4 halves = signs | uvec4(word << 9, word << 5, word << 1, word >> 3) & 0x0e000e00u;
+    // Numbers that are four apart.
+    const vec2 a = unpackHalf2x16(halves.x) * 16384.0 * scale;
+    const vec2 b = unpackHalf2x16(halves.y) * 16384.0 * scale;
+    const vec2 c = unpackHalf2x16(halves.z) * 16384.0 * scale;
+    const vec2 d = unpackHalf2x16(halves.w) * 16384.0 * scale;
+    return floatBitsToUint(vec4(a.x, c.x, a.y, c.y)) >> 16 | floatBitsToUint(vec4(b.x, d.x, b.y, d.y)) & 0xffff0000u;
+}
+
 void main() {
     if (Q_TYPE == NF4) {
         bring_nf4_table();
@@ -76,6 +99,10 @@ void main() {
         [[unroll]] for (uint i = 0u; i < DEEP; i++) {
             const uint row = first.x + i * APART;
             if (row < rows) {
+                if (is_exact()) {
+                    Quad(y + 2ul * (uint64_t(row) * y_ld + first.y)).v = eight_exact(loaded[i].low.x, blocks[i].x);
+                    continue;
+                }
                 float numbers[8];
                 numbers_of(loaded[i], Q_TYPE, numbers);
                 [[unroll]] for (uint j = 0u; j < 8u; j++) {

@@ -39,7 +39,8 @@ layout(constant_id = 5) const uint RULE = 0u;
 layout(constant_id = 6) const uint LANES = 4u;
 // Runs that a lane keeps; 0 if it has too many.
 layout(constant_id = 7) const uint KEPT = 1u;
-// Bits: blocks are whole runs of X, loaded at once; their codes are stored at once; every block has as many runs as its lanes keep.
+// Bits: blocks are whole runs of X, loaded at once; their codes are stored at once; every block has as many runs as its lanes keep;
+// blocks of one row follow one another in memory, as their scales do.
 layout(constant_id = 8) const uint RUNS = 0u;
 layout(constant_id = 9) const uint LOOK = 0u;
 // Whether blocks have one row.
@@ -163,8 +164,39 @@ uvec2 eight_whole(float x[8]) {
     return Q_TYPE == I8 ? all ^ 0x80808080u : all;
 }
 
+// Whether numbers of bf16 are divided by powers of two, so that nothing is lost before codes are rounded.
+bool is_exact() {
+    if (NATIVE == 0u || X_TYPE != BF16) {
+        return false;
+    }
+    return Q_TYPE == E2M1 && SCALE_TYPE == E8M0;
+}
+
+// The codes in E2M1 of eight numbers of bf16 times `by`, a power of two that leaves them below 10: as f16 times 2^-14, which has what
+// counts of them, they are codes with nine bits to be rounded off.
+uint eight_exact(uvec4 words, float by) {
+    const vec4 even = uintBitsToFloat(words << 16) * (by * power_of_two(-14));
+    const vec4 odd = uintBitsToFloat(words & 0xffff0000u) * (by * power_of_two(-14));
+    // Numbers that are four apart share a word.
+    const uvec4 halves = uvec4(packHalf2x16(even.xz), packHalf2x16(odd.xz), packHalf2x16(even.yw), packHalf2x16(odd.yw));
+    const uvec4 rounded = halves + 0x00ff00ffu + (halves >> 9 & 0x00010001u);
+    uint codes = rounded.x >> 9 & 0x000f000fu;
+    codes |= rounded.y >> 5 & 0x00f000f0u;
+    codes |= rounded.z >> 1 & 0x0f000f00u;
+    codes |= rounded.w << 3 & 0xf000f000u;
+    // What would be rounded to 8 is 6.
+    codes -= codes >> 3 & 0x11111111u;
+    codes |= halves.x >> 12 & 0x00080008u;
+    codes |= halves.y >> 8 & 0x00800080u;
+    codes |= halves.z >> 4 & 0x08000800u;
+    return codes | halves.w & 0x80008000u;
+}
+
 // The codes of a run, one behind the other.
 uvec2 codes_of(Run run, Divisor by, float zero) {
+    if (is_exact() && is_known() && by.has_factor) {
+        return uvec2(eight_exact(run.low, by.factor), 0u);
+    }
     const bool narrow = bits_of(Q_TYPE) == 4u;
     float numbers[8];
     numbers_of(run, X_TYPE, numbers);
@@ -281,7 +313,8 @@ void main() {
         const uint turn = item * per_group + thread / LANES;
         // Backwards after a search of everything: what that read last is still in the cache.
         const uint which = LOOK == 0u && (FLAGS & HAS_WHOLE) != 0u ? blocks - 1u - turn : turn;
-        const uint o = uint(uint64_t(which) * across_inverse >> across_shift);
+        const bool tight = (RUNS & 8u) != 0u;
+        const uint o = tight ? 0u : uint(uint64_t(which) * across_inverse >> across_shift);
         const uint i = which - o * blocks_across;
         Block block;
         block.row = o * block_rows;
@@ -291,8 +324,8 @@ void main() {
         block.across = (end - min(block.col, end) + 7u) / 8u;
         const uint down = FLAT != 0u ? min(rows - block.row, 1u) : min(block_rows, rows - block.row);
         block.runs = turn >= blocks ? 0u : (RUNS & 4u) != 0u ? KEPT * LANES : down * block.across;
-        block.x_place = uint64_t(block.row) * x_ld + block.col;
-        block.q_place = uint64_t(block.row) * q_ld + block.col;
+        block.x_place = tight ? uint64_t(which) * block_cols : uint64_t(block.row) * x_ld + block.col;
+        block.q_place = tight ? block.x_place : uint64_t(block.row) * q_ld + block.col;
         Run kept[KEEP];
         [[unroll]] for (uint t = 0u; t < KEPT; t++) {
             if (lane + t * LANES < block.runs) {

@@ -11,7 +11,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Error, Kernel, Launch, Plan, Queue, Result, SliceMut, Support, Unsupported, Variant, Variants,
-    op::{Overflow, Quantize, QuantizeArgs, QuantizeProblem, Scales, Scheme},
+    op::{Overflow, Quantize, QuantizeArgs, QuantizeProblem, ScaleLayout, Scales, Scheme},
     source_hash,
 };
 use std::sync::Arc;
@@ -148,9 +148,11 @@ impl Kernel<Quantize> for Blocks {
             let full = p.rows.is_multiple_of(block.0)
                 && p.cols.is_multiple_of(block.1)
                 && u64::from(block.0) * u64::from(block.1) == u64::from(lanes * kept * RUN);
-            let runs = u32::from(runs[0]) | u32::from(runs[1]) << 1 | u32::from(full) << 2;
-            let flat = u32::from(block.0 == 1);
-            let choices = [scale_order(format), flags, p.rule as u32, lanes, kept, runs, look.into(), flat];
+            let (order, flat) = (scale_order(format), block.0 == 1);
+            let tight = flat && full && [p.x.ld, p.q.ld] == [p.cols; 2] && [ScaleLayout::Inner as u32, 3].contains(&order);
+            let bits = [runs[0], runs[1], full, tight].into_iter().zip(0..);
+            let runs = bits.map(|(on, bit)| u32::from(on) << bit).sum();
+            let choices = [order, flags, p.rule as u32, lanes, kept, runs, look.into(), flat.into()];
             let constants = [types.as_slice(), &choices].concat();
             let (across_inverse, across_shift) = inverse(blocks_across);
             let push = QuantizePush {

@@ -36,6 +36,9 @@ push! {
     }
 }
 
+/// Heads that a thread has, at most, as a power of two: more have no registers.
+const MOST_TOGETHER: u32 = 2;
+
 impl Arguments<Rope> for RopePush {
     fn with(self, args: &RopeArgs<'_>) -> Self {
         Self {
@@ -78,8 +81,9 @@ impl Kernel<Rope> for Runs {
     fn plan(&self, device: &Arc<dyn Device>, p: &RopeProblem, variant: Variant) -> Result<Plan<Rope>> {
         let adjacent = u32::from(p.pairs == RopePairs::Adjacent);
         let (rows, cols) = (p.tokens * p.heads, p.rotated / 2 + (p.dim - p.rotated));
-        // Two runs and their angles.
-        let tiles = tiles(device.caps(), rows, cols, 2 * p.x.dtype().bits());
+        // Heads that a thread turns by the same angles, so they divide those of a token.
+        let together = 1 << p.heads.trailing_zeros().min(MOST_TOGETHER);
+        let tiles = tiles(device.caps(), rows, cols, 64 / together);
         let types = [p.x.dtype(), p.y.dtype()].map(|dtype| dtype as u32);
         let own = [adjacent, p.inverse.into(), tiles.across, tiles.deep, p.heads, p.dim, p.rotated];
         let build = Build { shader: &SHADER, constants: [types.as_slice(), &own].concat(), subgroup: None };
