@@ -74,7 +74,8 @@ impl Kernel<Dequantize> for Elements {
         // Where all columns share a scale, whole runs do.
         let block = if block_cols == u32::MAX { 1 << 31 } else { block_cols };
         let block = if block.is_multiple_of(RUN) { block } else { 0 };
-        let tiles = tiles(device.caps(), p.rows, p.cols, tile_bits(p.q.dtype(), p.y.dtype()));
+        // More than four runs in a thread have no registers, however few bytes they are.
+        let tiles = tiles(device.caps(), p.rows, p.cols, tile_bits(p.q.dtype(), p.y.dtype()).max(16));
         let own = [scale_order(format), flags, tiles.across, tiles.deep, runs.into(), block, block_rows];
         let build = Build { shader: &SHADER, constants: [types.as_slice(), &own].concat(), subgroup: None };
         let push = DequantizePush {

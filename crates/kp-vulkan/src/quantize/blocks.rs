@@ -149,7 +149,8 @@ impl Kernel<Quantize> for Blocks {
                 && p.cols.is_multiple_of(block.1)
                 && u64::from(block.0) * u64::from(block.1) == u64::from(lanes * kept * RUN);
             let (order, flat) = (scale_order(format), block.0 == 1);
-            let tight = flat && full && [p.x.ld, p.q.ld] == [p.cols; 2] && [ScaleLayout::Inner as u32, 3].contains(&order);
+            let tight =
+                flat && full && [p.x.ld, p.q.ld] == [p.cols; 2] && [ScaleLayout::Inner as u32, 3].contains(&order);
             let bits = [runs[0], runs[1], full, tight].into_iter().zip(0..);
             let runs = bits.map(|(on, bit)| u32::from(on) << bit).sum();
             let choices = [order, flags, p.rule as u32, lanes, kept, runs, look.into(), flat.into()];
