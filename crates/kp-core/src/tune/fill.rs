@@ -38,6 +38,8 @@ impl Fill for Random {
             Some(Indices::List(list)) => i32s(bytes, list.into_iter()),
             Some(Indices::Below(end)) => i32s(bytes, std::iter::repeat_with(|| self.below(end) as i32)),
             Some(Indices::Bytes(byte)) => bytes.fill(byte),
+            // Zero points that are codes, of whatever integers.
+            None if name.ends_with("zero") => bytes.fill_with(|| (self.next() >> 61) as u8),
             None => {
                 let positive = name.ends_with("scale") || name.ends_with("global");
                 self.numbers(need.dtype, positive, bytes);

@@ -14,7 +14,7 @@
 use super::{
     few::{
         columns::{self, BROAD, Codes, Dots, Few, HEIGHTS, MOST, Task},
-        dots::{self, Bf16, Bytes, Column, F16, F32, I8, Kind, Nibbles, PAST, STEP, Table, U8, dots},
+        dots::{self, Bf16, Bytes, Columns, F16, F32, I8, Kind, LIST, List, Nibbles, STEP, Shifts, Table, U8, dots},
         lists::{self, Lists},
         unpack::{multiply, unpack},
     },
@@ -29,7 +29,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem, GemmSpec, Order, Scheme},
+    op::{Format, Gemm, GemmProblem, GemmSpec, Order, Scheme},
     source_hash,
 };
 use std::{marker::PhantomData, sync::Arc};
@@ -123,8 +123,8 @@ const NEAR: usize = 44 << 10;
 const FAR: usize = 256 << 10;
 
 /// One row by some columns; the codes of a column; some rows by numbers.
-type OneRow = unsafe fn(&Table, usize, &[f32], &[Column<'_>], &mut [f32]);
-type Unpack = unsafe fn(&Table, usize, Column<'_>, &mut [f32]);
+type OneRow = unsafe fn(&Table, usize, &[f32], &Columns<'_>, &mut [f32]);
+type Unpack = unsafe fn(&Table, usize, &Columns<'_>, usize, &mut [f32]);
 type Multiply = unsafe fn(&[f32], &[f32], usize, &mut [f32]);
 
 /// For each of the larger [`HEIGHTS`].
@@ -163,7 +163,7 @@ impl<E> Numbers<E> {
             Kind::Bytes => loops!(Bytes),
             Kind::Nibbles => (dots::<Nibbles, { one_row(Kind::Nibbles) }> as OneRow, None),
         };
-        let table = Box::new(table(kind, dtype));
+        let table = Box::new(table(kind, spec.b.format));
         let varies = varies(spec);
         let is_broad = |share: usize| (spec.b.format.block().1 as usize).is_multiple_of(share);
         let broad = kind == Kind::Nibbles && (!varies || is_broad(dots::BROAD_SHARE));
@@ -180,11 +180,6 @@ impl<E> Numbers<E> {
         if height == 0 { one_row(self.kind) } else { BREADTHS[height - 1] }
     }
 
-    /// Numbers of a column's list of scales, and those that are read past its end.
-    fn list(&self) -> usize {
-        (self.steps() * STEP / self.share + PAST).next_multiple_of(16)
-    }
-
     /// Steps of A, and of a column's numbers if there are several rows, that are near at a time: fours, whose lists are whole
     /// vectors.
     fn near(&self, height: usize) -> usize {
@@ -195,10 +190,12 @@ impl<E> Numbers<E> {
     }
 }
 
-/// What the codes of `dtype` are looked up in.
-pub(super) fn table(kind: Kind, dtype: DType) -> Table {
+/// What the codes of `format` are looked up in.
+pub(super) fn table(kind: Kind, format: Format) -> Table {
+    let dtype = format.dtype;
     let mut table = Table([[0; 64]; 4]);
     match kind {
+        Kind::Nibbles if format.has_zero() => return Table::shifted(dtype == DType::I4),
         Kind::Nibbles => {
             let codes: [u8; 8] = std::array::from_fn(|i| (2 * i) as u8 | (2 * i as u8 + 1) << 4);
             let mut values = [0.0_f32; 16];
@@ -233,7 +230,7 @@ impl<E: Tail> Dots for Numbers<E> {
     fn work_bytes(&self) -> usize {
         let height = columns::height((self.spec.m as usize).max(1));
         let numbers = self.breadth(height) * self.near(height) * STEP;
-        (2 * BROAD * self.list() + numbers) * size_of::<f32>()
+        (2 * BROAD * LIST + numbers) * size_of::<f32>()
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
@@ -265,17 +262,18 @@ impl<E: Tail> Dots for Numbers<E> {
         let height = columns::height(item.rows.max(1));
         let rows = HEIGHTS[height];
         let a = &columns::numbers::<f32>(a)[..self.steps() * rows * STEP];
-        let (list, breadth, near) = (self.list(), self.breadth(height), self.near(height));
-        let (scales, rest) = columns::take::<f32>(work, BROAD * list);
-        let (zeros, rest) = columns::take::<f32>(rest, BROAD * list);
+        let (breadth, near) = (self.breadth(height), self.near(height));
+        let (scales, rest) = columns::take::<f32>(work, BROAD * LIST);
+        let (zeros, rest) = columns::take::<f32>(rest, BROAD * LIST);
         let (numbers, _) = columns::take::<f32>(rest, breadth * near * STEP);
+        let (scales, zeros): (&mut [List], &mut [List]) = (scales.as_chunks_mut().0, zeros.as_chunks_mut().0);
         for sums in sums.chunks_mut(ld).take(item.rows) {
             sums[..columns.len()].fill(E::ZERO);
         }
         // The loop of one row over four bits scales by a list in any case.
         let listed = self.varies || self.kind == Kind::Nibbles && height == 0;
         if listed && !self.varies {
-            scales.fill(1.0);
+            scales.as_flattened_mut().fill(1.0);
         }
         let has_zero = b.matrix.format.has_zero();
         for first in (0..self.steps()).step_by(near) {
@@ -288,42 +286,56 @@ impl<E: Tail> Dots for Numbers<E> {
             let lie = self.kind == Kind::F32 && inner.len() == steps.len() * STEP;
             let ahead = columns::ahead(breadth, codes.step(), inner.len() == k);
             for o in columns.clone().step_by(breadth) {
-                let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
-                let all = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));
-                for (c, (column, (scales, zeros))) in some[..breadth].iter_mut().zip(all).enumerate() {
-                    // Past the last column, that one again.
-                    let o = (o + c).min(columns.end - 1);
-                    column.codes = codes.column(o);
+                // Past the last column, that one again.
+                let place = |c: usize| (o + c).min(columns.end - 1);
+                let mut some: [&[u8]; BROAD] = [&[]; BROAD];
+                let mut is_beyond = [false; BROAD];
+                for (c, some) in some[..breadth].iter_mut().enumerate() {
+                    *some = codes.column(place(c));
                     // SAFETY: `supports` asked for the features.
                     unsafe {
                         if self.varies {
-                            lists.scales(o, &mut scales[..shares]);
+                            lists.scales(place(c), &mut scales[c][..shares]);
                         }
-                        if listed {
-                            column.scales = &scales[..shares + PAST];
-                        }
-                        if has_zero {
-                            lists.zeros(o, &mut zeros[..shares]);
-                            column.zeros = &zeros[..shares + PAST];
+                        if has_zero && self.kind == Kind::Nibbles {
+                            is_beyond[c] = lists.shifts(place(c), &mut columns::bytes_mut(&mut zeros[c])[..shares]);
+                        } else if has_zero {
+                            lists.zeros(place(c), &mut zeros[c][..shares]);
                         }
                     }
                 }
+                let (zeros, shifts): (&[List], &[Shifts]) = match self.kind {
+                    _ if !has_zero => (&[], &[]),
+                    Kind::Nibbles => (&[], columns::bytes_mut(zeros.as_flattened_mut()).as_chunks().0),
+                    _ => (zeros, &[]),
+                };
+                let scales = if listed { &*scales } else { &[] };
+                let some = Columns { codes: &some[..breadth], scales, zeros, shifts, ahead };
                 let mut of_rows = [0.0; MOST_SUMS];
                 // SAFETY: as above.
                 unsafe {
                     if height == 0 {
-                        (self.one_row)(&self.table, self.share, a, &some[..breadth], &mut of_rows);
+                        (self.one_row)(&self.table, self.share, a, &some, &mut of_rows);
                     } else if lie && o + breadth <= columns.end {
                         let numbers = columns::numbers(codes.from(o));
                         MULTIPLY[height - 1](a, numbers, codes.step() / size_of::<f32>(), &mut of_rows);
                     } else {
                         let len = steps.len() * STEP;
                         let unpack = self.unpack.expect("several rows of more than four bits");
-                        for (column, numbers) in some.iter().zip(numbers.chunks_exact_mut(len)).take(breadth) {
-                            unpack(&self.table, self.share, *column, numbers);
+                        for (c, numbers) in numbers.chunks_exact_mut(len).enumerate().take(breadth) {
+                            unpack(&self.table, self.share, &some, c, numbers);
                         }
                         MULTIPLY[height - 1](a, numbers, len, &mut of_rows);
                     }
+                }
+                for c in (0..breadth).filter(|&c| is_beyond[c]) {
+                    // Of four bits: an element's lanes are those of all vectors of a step.
+                    let lane = |i: usize| i % (STEP / self.share) * self.share / 8;
+                    let sum = |i: usize| {
+                        let vectors = a[i * self.share / STEP * STEP..][..STEP].chunks_exact(16);
+                        vectors.flat_map(|numbers| &numbers[lane(i)..][..self.share / 8]).sum()
+                    };
+                    of_rows[c] -= lists.beyond(place(c), shares, sum);
                 }
                 let places = o - columns.start..columns.len();
                 for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {

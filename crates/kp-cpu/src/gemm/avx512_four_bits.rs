@@ -27,7 +27,7 @@ use super::{
 use crate::{
     act::Tail,
     kernel::{self, Disjoint},
-    memory::numbers_mut,
+    memory::{Number, numbers_mut},
     threads,
 };
 use kp_hal::{
@@ -115,7 +115,7 @@ type Loop = unsafe fn(
     &Table,
     &[f32],
     (&[Each<u32>], usize),
-    (&[Each<f32>], &[Each<f32>]),
+    (&[Each<f32>], &[Each<u32>]),
     Option<Later<'_, '_>>,
     &mut [Each<f32>],
 );
@@ -143,7 +143,7 @@ impl<E> Numbers<E> {
         let varies = varies(spec);
         let is_broad = !varies || (spec.b.format.block().1 as usize).is_multiple_of(BROAD_SHARE);
         let share = if is_broad { BROAD_SHARE } else { SHARE };
-        let table = Box::new(table(Kind::Nibbles, spec.b.dtype()));
+        let table = Box::new(table(Kind::Nibbles, spec.b.format));
         Self { spec: *spec, rows, table, multiply, varies, share, kind_of_end: PhantomData }
     }
 
@@ -172,7 +172,7 @@ impl<E: Tail> Dots for Numbers<E> {
 
     fn work_bytes(&self) -> usize {
         let (list, sums) = (self.list(), self.rows.all() * SET);
-        // The lists of a set before they are turned, and after that of both scales and zero points; sums.
+        // The lists of a set before they are turned, and after that of both scales and shifts; sums.
         (3 * list * SET + sums) * size_of::<f32>()
     }
 
@@ -207,9 +207,10 @@ impl<E: Tail> Dots for Numbers<E> {
         let list = self.list();
         let (rows, rest) = columns::take::<f32>(work, list * SET);
         let (scales, rest) = columns::take::<f32>(rest, list * SET);
-        let (zeros, rest) = columns::take::<f32>(rest, list * SET);
+        let (shifts, rest) = columns::take::<u32>(rest, list * SET);
         let (totals, _) = columns::take::<f32>(rest, groups * height * SET);
-        let (scales, zeros, totals) = (each_mut(scales), each_mut(zeros), each_mut(totals));
+        let (scales, totals) = (each_mut(scales), each_mut(totals));
+        let shifts: &mut [Each<u32>] = shifts.as_chunks_mut().0.as_chunks_mut().0;
         let has_zero = b.matrix.format.has_zero();
         if !self.varies {
             scales.as_flattened_mut().as_flattened_mut().fill(1.0);
@@ -226,13 +227,16 @@ impl<E: Tail> Dots for Numbers<E> {
             for o in columns.clone().step_by(SET) {
                 // Past the last column, that one again.
                 let place = |c: usize| (o + c).min(columns.end - 1);
+                let mut is_beyond = [false; SET];
                 // SAFETY: `supports` asked for the features.
                 unsafe {
                     if self.varies {
                         turn_lists(|c, out| lists.scales(place(c), out), rows, scales);
                     }
                     if has_zero {
-                        turn_lists(|c, out| lists.zeros(place(c), out), rows, zeros);
+                        // Bytes take less room.
+                        let rows = &mut columns::bytes_mut(rows)[..list.next_multiple_of(SQUARE) * SET];
+                        turn_lists(|c, out| is_beyond[c] = lists.shifts(place(c), out), rows, shifts);
                     }
                 }
                 let mut lines: [&[u8]; SET] = [&[]; SET];
@@ -256,14 +260,25 @@ impl<E: Tail> Dots for Numbers<E> {
                     let turned = (turned[..some.len()].as_flattened(), self.share / EIGHT);
                     let shares = some.start * STEP / self.share..some.end * STEP / self.share;
                     let scales = &scales[shares.clone()];
-                    let zeros = if has_zero { &zeros[shares] } else { &[] };
+                    let shifts = if has_zero { &shifts[shares.start / 4..] } else { &[] };
                     let later = (&lines, SET * codes.step() + some.start * SQUARE);
                     for (group, totals) in totals.chunks_exact_mut(height).enumerate() {
                         let a = &a[(group * all_steps + steps.start + some.start) * height * STEP..]
                             [..some.len() * height * STEP];
                         let later = (group == 0).then_some(later);
                         // SAFETY: as above.
-                        unsafe { (self.multiply)(&self.table, a, turned, (scales, zeros), later, totals) };
+                        unsafe { (self.multiply)(&self.table, a, turned, (scales, shifts), later, totals) };
+                    }
+                }
+                for c in (0..SET).filter(|&c| is_beyond[c]) {
+                    for (row, totals) in totals.iter_mut().enumerate() {
+                        let group = row / height * all_steps + steps.start;
+                        let numbers = &a[group * height * STEP + row % height..];
+                        let share =
+                            |i: usize| numbers[i * self.share * height..].iter().step_by(height).take(self.share);
+                        let entries = steps.len() * STEP / self.share;
+                        let beyond = lists.beyond(place(c), entries, |i| share(i).sum());
+                        totals.as_flattened_mut()[c] -= beyond;
                     }
                 }
                 let places = o - columns.start..(o + SET).min(columns.end) - columns.start;
@@ -283,20 +298,21 @@ fn each_mut(numbers: &mut [f32]) -> &mut [Each<f32>] {
     numbers.as_chunks_mut().0.as_chunks_mut().0
 }
 
-/// Makes the lists of a set's columns in `rows`, and turns them to `out`.
+/// Makes the lists of a set's columns in `rows`, and turns them to `out`, four bytes to a lane.
 ///
 /// # Safety
 /// The processor has [`columns::FEATURES`].
-unsafe fn turn_lists(list: impl Fn(usize, &mut [f32]), rows: &mut [f32], out: &mut [Each<f32>]) {
+unsafe fn turn_lists<T: Number, U: Number>(mut list: impl FnMut(usize, &mut [T]), rows: &mut [T], out: &mut [Each<U>]) {
     let len = rows.len() / SET;
     for (c, row) in rows.chunks_exact_mut(len).enumerate() {
         list(c, row);
     }
+    let bytes = len * size_of::<T>();
     let mut lines: [&[u8]; SET] = [&[]; SET];
-    for (line, row) in lines.iter_mut().zip(columns::bytes_mut(rows).chunks_exact(len * size_of::<f32>())) {
+    for (line, row) in lines.iter_mut().zip(columns::bytes_mut(rows).chunks_exact(bytes)) {
         *line = row;
     }
-    for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+    for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(bytes / SQUARE) {
         // SAFETY: the caller's promise.
         unsafe { turn(&lines, i * SQUARE, out) };
     }

@@ -36,7 +36,8 @@ fn fill(problem: &GemmProblem, seed: u64) -> Operands {
                     .map(|_| match next() {
                         x if is_scale => [0.5, 1.0, 2.0][x as usize % 3],
                         x if need.dtype == DType::Nf4 => f64::from(x % 2),
-                        x if operand.name.ends_with("zero") => f64::from(x % 4),
+                        // The last is no code of four bits.
+                        x if operand.name.ends_with("zero") => [0.0, 1.0, 3.0, 40.0][x as usize % 4],
                         x if matches!(need.dtype, DType::U4 | DType::U8) => f64::from(x % 5),
                         x => f64::from(x % 5) - 2.0,
                     })
@@ -376,9 +377,9 @@ fn tiles_of_bytes_and_bf16() {
         check(&format!("gemm 1x40x132x192 {types} gate=halves act=relu bias=f32 b=col"), (1.0, 1.0));
         check(&format!("gemm 2x40x136x64 {types} gate=pairs b=col c=f32"), (0.5, 2.0));
     }
-    for types in
-        ["bf16:i8@row:bf16", "bf16:i4@g32/f16:f32", "bf16:u4@g64/f16z:f32", "bf16:e2m1@mx:f32", "bf16:e4m3@row:f32"]
-    {
+    let integers = "bf16:i8@row:bf16 bf16:i4@g32/f16:f32 bf16:u4@g64/f16z:f32 f32:i4@g16/f32z:f32";
+    for types in integers.split(' ').chain(["bf16:e2m1@mx:f32", "bf16:e4m3@row:f32"]) {
+        check(&format!("gemm 1x1x70x1088 {types} b=col"), (1.0, 1.0));
         check(&format!("gemm 1x40x70x1088 {types} b=col"), (1.0, 1.0));
     }
 }

@@ -10,12 +10,13 @@
 
 use std::arch::x86_64::{
     __m512, __m512i, _MM_HINT_T0, _mm_loadu_ps, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm512_add_ps, _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps128_ps512,
+    _mm512_add_epi8, _mm512_add_ps, _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps128_ps512,
     _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
     _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
-    _mm512_permutex2var_epi8, _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setr_epi32, _mm512_setzero_pd, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4,
-    _mm512_slli_epi32, _mm512_srlv_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_ternarylogic_epi32,
+    _mm512_mullo_epi32, _mm512_permutex2var_epi8, _mm512_permutex2var_ps, _mm512_permutexvar_epi8,
+    _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_epi64, _mm512_set1_ps, _mm512_setr_epi32,
+    _mm512_setzero_pd, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_slli_epi32,
+    _mm512_srli_epi32, _mm512_srlv_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_ternarylogic_epi32,
     _mm512_unpackhi_epi8, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_epi8, _mm512_unpacklo_pd,
     _mm512_unpacklo_ps,
 };
@@ -29,8 +30,8 @@ pub(crate) const SHARE: usize = 16;
 /// Twice as many, which most 4-bit formats have: half as long a list.
 pub(crate) const BROAD_SHARE: usize = 32;
 
-/// Numbers that are read past the end of a list of broad shares.
-pub(crate) const PAST: usize = STEP / BROAD_SHARE;
+/// Entries that are read past the end of a list of broad shares.
+const PAST: usize = STEP / BROAD_SHARE;
 
 /// How stored codes become numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +99,18 @@ codes!(F32, Bf16, F16, I8, U8, Bytes, Nibbles);
 pub(crate) struct Table(pub(crate) [[u8; 64]; 4]);
 
 impl Table {
+    /// For four bits, signed or not, with zero points: a code made unsigned, and 16 less the zero point, add up to five bits,
+    /// and these are looked up. So four zero points are subtracted by one addition of bytes.
+    pub(crate) fn shifted(is_signed: bool) -> Self {
+        let mut table = Self([[0; 64]; 4]);
+        let [low, high, inverted, _] = &mut table.0;
+        for (i, bytes) in low.as_chunks_mut().0.iter_mut().chain(high.as_chunks_mut().0).enumerate() {
+            *bytes = (i as f32 - f32::from(MOST_SHIFT)).to_le_bytes();
+        }
+        inverted.fill(if is_signed { 8 } else { 0 });
+        table
+    }
+
     /// In registers.
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -111,45 +124,62 @@ impl Table {
     }
 }
 
-/// One column, from some step on.
+/// The shift of a zero point that is zero; the others are less.
+pub(crate) const MOST_SHIFT: u8 = 16;
+
+/// Entries that a list has room for.
+pub(crate) const LIST: usize = 720;
+
+/// Scales or zero points of a column, one for each share, and what is read past them.
+pub(crate) type List = [f32; LIST];
+
+/// Bytes in the same room.
+pub(crate) type Shifts = [u8; size_of::<List>()];
+
+/// Columns of one length, from some step on. Their lists lie one after the other, so that loops need no pointer to each:
+/// reading these again in every step made a row by four bits with zero points take a fifth longer.
 #[derive(Clone, Copy)]
-pub(crate) struct Column<'a> {
-    /// Its codes, up to the last one.
-    pub(crate) codes: &'a [u8],
-    /// A scale for each share of whole steps, and [`PAST`] numbers; empty if they have none.
-    pub(crate) scales: &'a [f32],
-    /// Zero points alike.
-    pub(crate) zeros: &'a [f32],
+pub(crate) struct Columns<'a> {
+    /// Codes of each, up to the last one.
+    pub(crate) codes: &'a [&'a [u8]],
+    /// A scale for each share; empty if there are none.
+    pub(crate) scales: &'a [List],
+    /// Zero points alike; not of four bits.
+    pub(crate) zeros: &'a [List],
+    /// Of four bits: what [`Table::shifted`] wants of each share.
+    pub(crate) shifts: &'a [Shifts],
     /// How many bytes ahead memory is asked for.
     pub(crate) ahead: usize,
 }
 
-impl Column<'_> {
-    /// Asserts that lists of `entries` entries, and what is read past them, are there if they are wanted.
+impl Columns<'_> {
+    /// Asserts that there are lists of `entries` for each column, if there are any.
     #[inline]
-    pub(super) fn check(&self, entries: usize, (scaled, shifted): (bool, bool)) {
-        let Self { scales, zeros, .. } = self;
-        assert!(!scaled || scales.len() >= entries + PAST, "{} scales of {entries}", scales.len());
-        assert!(!shifted || zeros.len() >= entries + PAST, "{} zero points of {entries}", zeros.len());
+    pub(super) fn check(&self, entries: usize) {
+        let Self { codes, scales, zeros, shifts, .. } = self;
+        for lists in [scales.len(), zeros.len(), shifts.len()] {
+            assert!(lists == 0 || lists >= codes.len(), "{lists} lists for {} columns", codes.len());
+        }
+        assert!(entries + PAST <= LIST, "{entries} entries in lists of {LIST}");
     }
 }
 
-/// Adds to `sums` the products of a row `a`, zeros past the end, with each of `C` columns of one length. Columns of four
-/// bits have scales; lists have an entry for every `share` elements, [`SHARE`] unless they are four bits.
+/// Adds to `sums` the products of a row `a`, zeros past the end, with each of `C` columns. Those of four bits have scales;
+/// lists have an entry for every `share` elements, [`SHARE`] unless they are four bits.
 ///
 /// # Panics
-/// If `a`, the scales or the zero points do not cover the columns' steps.
+/// If `a` or the lists do not cover the columns' steps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(crate) fn dots<T: Code, const C: usize>(
     table: &Table,
     share: usize,
     a: &[f32],
-    columns: &[Column<'_>],
+    columns: &Columns<'_>,
     sums: &mut [f32],
 ) {
     // Four bits have so little else to do that questions show: of two ways in one loop the compiler shifts all codes before
     // it asks which to take, and has no registers for them.
-    if const { matches!(T::KIND, Kind::Nibbles) } && !columns[0].zeros.is_empty() {
+    if const { matches!(T::KIND, Kind::Nibbles) } && !columns.shifts.is_empty() {
         dots_of::<T, C, true>(table, share, a, columns, sums);
     } else {
         dots_of::<T, C, false>(table, share, a, columns, sums);
@@ -163,27 +193,24 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
     table: &Table,
     share: usize,
     a: &[f32],
-    columns: &[Column<'_>],
+    columns: &Columns<'_>,
     sums: &mut [f32],
 ) {
-    let columns: &[Column<'_>; C] = columns.try_into().expect("as many columns as the loop is for");
+    let &Columns { codes, scales, zeros, shifts, ahead } = columns;
+    let codes: &[&[u8]; C] = codes.try_into().expect("as many columns as the loop is for");
     let bytes = T::KIND.step_bytes();
-    let steps = columns[0].codes.len().div_ceil(bytes);
+    let steps = codes[0].len().div_ceil(bytes);
     // Asked at run time: a loop for each answer would be most of this crate's machine code.
-    let (scaled, shifted) = (!columns[0].scales.is_empty(), !columns[0].zeros.is_empty());
+    let (scaled, shifted) = (!scales.is_empty(), !zeros.is_empty());
     // The scale of eight neighbours multiplies their sum.
     let sums_are_scaled = T::KIND == Kind::Nibbles;
     let entries = STEP / share;
-    for column in columns {
-        assert!(column.codes.len() == columns[0].codes.len(), "columns of one length");
-        column.check(steps * entries, (scaled || sums_are_scaled, shifted));
-    }
+    columns.check(steps * entries);
+    assert!(scaled || !sums_are_scaled, "four bits have scales");
+    assert!(codes.iter().all(|some| some.len() == codes[0].len()), "columns of one length");
     assert!(a.len() >= steps * STEP, "a row of {} numbers for {steps} steps", a.len());
     let (tables, spread) = (table.load(), spread(entries));
-    let mut codes: [&[u8]; C] = [&[]; C];
-    for c in 0..C {
-        codes[c] = columns[c].codes;
-    }
+    let spread_bytes = _mm512_mullo_epi32(spread, _mm512_set1_epi32(0x0101_0101));
     let mut totals = [_mm512_setzero_ps(); C];
     let mut last: Ends<C>;
     for s in 0..steps {
@@ -191,16 +218,16 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
         if (s + 1) * bytes <= codes[0].len() {
             for c in 0..C {
                 starts[c] = codes[c][s * bytes..].as_ptr();
-                ask(starts[c].wrapping_add(columns[c].ahead), bytes);
+                ask(starts[c].wrapping_add(ahead), bytes);
             }
         } else {
-            last = ends(codes, s * bytes);
+            last = ends(*codes, s * bytes);
             for c in 0..C {
                 starts[c] = last[c].as_ptr();
             }
         }
         let mut sums = if sums_are_scaled { [_mm512_setzero_ps(); C] } else { totals };
-        let part = |list: &[f32]| list.as_ptr().wrapping_add(s * entries);
+        let part = |lists: &[List], c: usize| lists.as_ptr().cast::<f32>().wrapping_add(c * LIST + s * entries);
         // Written out, so that places are constants.
         macro_rules! vectors {
             ($half:expr, $scaled:expr, $shifted:expr, $($j:literal)*) => {$({
@@ -210,13 +237,13 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
                 }
                 if $shifted {
                     for c in 0..C {
-                        let zeros = shared::<T>(part(columns[c].zeros), spread, $half, $j);
+                        let zeros = shared::<T>(part(zeros, c), spread, $half, $j);
                         numbers[c] = _mm512_sub_ps(numbers[c], zeros);
                     }
                 }
                 if $scaled {
                     for c in 0..C {
-                        let scales = shared::<T>(part(columns[c].scales), spread, $half, $j);
+                        let scales = shared::<T>(part(scales, c), spread, $half, $j);
                         numbers[c] = _mm512_mul_ps(numbers[c], scales);
                     }
                 }
@@ -235,11 +262,35 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
                 totals = sums;
                 continue;
             }
-            // Not in a loop: counts of shifts that are no constants show as well.
-            vectors!(0, false, SHIFTED, 0 1 2 3);
-            vectors!(1, false, SHIFTED, 0 1 2 3);
+            // Not in loops: counts of shifts that are no constants show as well.
+            if SHIFTED {
+                let mut five = [[_mm512_setzero_si512(); C]; 2];
+                for c in 0..C {
+                    let shift = shifts.as_ptr().cast::<u8>().wrapping_add(c * size_of::<Shifts>() + s * entries);
+                    let shift = _mm512_set1_epi64(shift.cast::<i64>().read_unaligned());
+                    let shift = _mm512_permutexvar_epi8(spread_bytes, shift);
+                    let codes = _mm512_loadu_si512(starts[c].cast());
+                    for (parity, five) in five.iter_mut().enumerate() {
+                        five[c] = five_bits(&tables, codes, parity, shift);
+                    }
+                }
+                macro_rules! vectors {
+                    ($($j:literal)*) => {$({
+                        let a = _mm512_loadu_ps(a.as_ptr().add((s * 8 + $j) * 16));
+                        for c in 0..C {
+                            let code = _mm512_srli_epi32::<{ $j / 2 * 8 }>(five[$j % 2][c]);
+                            sums[c] = _mm512_fmadd_ps(five_bit_numbers(&tables, code), a, sums[c]);
+                        }
+                    })*};
+                }
+                // Those that need no shift last, in place.
+                vectors!(2 4 6 0 3 5 7 1);
+            } else {
+                vectors!(0, false, false, 0 1 2 3);
+                vectors!(1, false, false, 0 1 2 3);
+            }
             for c in 0..C {
-                let scale = shared::<T>(part(columns[c].scales), spread, 0, 0);
+                let scale = shared::<T>(part(scales, c), spread, 0, 0);
                 totals[c] = _mm512_fmadd_ps(sums[c], scale, totals[c]);
             }
         }
@@ -339,6 +390,22 @@ pub(super) unsafe fn shared<T: Code>(numbers: *const f32, spread: __m512i, half:
             _ => _mm512_set1_ps(*numbers.add(4 * half + j)),
         }
     }
+}
+
+/// The even or odd ones of 128 codes of four bits, in a byte each, made five bits by the shifts in all bytes of each lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn five_bits(tables: &[__m512i; 4], codes: __m512i, parity: usize, shift: __m512i) -> __m512i {
+    let codes = if parity == 0 { codes } else { _mm512_srli_epi32::<4>(codes) };
+    // (codes ^ inverted) & 15
+    _mm512_add_epi8(_mm512_ternarylogic_epi32::<0x28>(codes, tables[2], _mm512_set1_epi8(15)), shift)
+}
+
+/// What the lowest five bits of each lane mean.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn five_bit_numbers(tables: &[__m512i; 4], codes: __m512i) -> __m512 {
+    _mm512_permutex2var_ps(_mm512_castsi512_ps(tables[0]), codes, _mm512_castsi512_ps(tables[1]))
 }
 
 /// Vector `j` of the numbers of a half of a step; see [`Kind::element`] for their order. What vectors share is computed

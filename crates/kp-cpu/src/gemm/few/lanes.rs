@@ -12,13 +12,13 @@
 //! loads of whole vectors of A, and sums of lanes at the end: a fifth longer. Numbers of A spread by the multiply-adds
 //! themselves would be two loads where this is one: a quarter longer.
 
-use super::dots::{Table, ask};
+use super::dots::{Table, ask, five_bit_numbers, five_bits};
 use crate::memory::Number;
 use std::arch::x86_64::{
-    __m512i, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_permutexvar_ps,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_srli_epi32, _mm512_storeu_ps,
-    _mm512_storeu_si512, _mm512_sub_ps, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64,
+    __m512i, _mm512_add_epi8, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_ps, _mm512_set4_epi32, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_shuffle_i32x4, _mm512_srli_epi32, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 /// Columns of a vector.
@@ -90,28 +90,34 @@ fn store<T: Number>(v: __m512i, out: &mut [T; LANES]) {
 pub(crate) type Later<'l, 'a> = (&'l [&'a [u8]; SET], usize);
 
 /// Adds to `sums` the products of `R` rows `a`, number by number of k, with the columns of `codes`, of which `shared` have an
-/// entry of `scales`, and of `zeros` if there are any. Asks meanwhile for as many codes of `later`: all at once would keep
-/// those waiting that are turned next.
+/// entry of `scales`, and four times as many one of `shifts` if there are any, see [`Table::shifted`]: a byte each. Asks
+/// meanwhile for as many codes of `later`: all at once would keep those waiting that are turned next.
 ///
 /// # Panics
-/// If rows, scales or zero points are short.
+/// If rows, scales or shifts are short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(crate) fn lanes<const R: usize>(
     table: &Table,
     a: &[f32],
     (codes, shared): (&[Each<u32>], usize),
-    (scales, zeros): (&[Each<f32>], &[Each<f32>]),
+    (scales, shifts): (&[Each<f32>], &[Each<u32>]),
     later: Option<Later<'_, '_>>,
     sums: &mut [Each<f32>],
 ) {
     let shares = codes.len() / shared;
     let (a, scales, sums) = (&a[..codes.len() * EIGHT * R], &scales[..shares], &mut sums[..R]);
-    let table = _mm512_castsi512_ps(table.load()[0]);
+    let tables = table.load();
     // Written out, so that shifts are by constants.
     macro_rules! loops {
-        ($zeros:expr, $shifted:literal, $($j:literal)*) => {
+        ($shifts:expr, $shifted:literal, $($j:literal)*) => {
             for (g, scale) in scales.iter().enumerate() {
                 let mut some = [[_mm512_setzero_ps(); VECTORS]; R];
+                let mut shift = [_mm512_setzero_si512(); VECTORS];
+                if $shifted {
+                    for c in 0..VECTORS {
+                        shift[c] = each_byte(&$shifts[g / 4][c], g % 4);
+                    }
+                }
                 for i in g * shared..(g + 1) * shared {
                     // SAFETY: a vector of codes, and R numbers for each of its eight elements.
                     unsafe {
@@ -122,15 +128,24 @@ pub(crate) fn lanes<const R: usize>(
                                 ask(line.as_ptr().wrapping_add(ahead + i / LANES * SQUARE), SQUARE);
                             }
                         }
+                        let mut five = [[_mm512_setzero_si512(); VECTORS]; 2];
+                        if $shifted {
+                            for (parity, five) in five.iter_mut().enumerate() {
+                                for c in 0..VECTORS {
+                                    five[c] = five_bits(&tables, codes.add(c).read_unaligned(), parity, shift[c]);
+                                }
+                            }
+                        }
                         $({
                             let mut numbers = [_mm512_setzero_ps(); VECTORS];
                             for c in 0..VECTORS {
-                                // The look-up ignores all but four bits.
-                                let code = _mm512_srli_epi32::<{ 4 * $j }>(codes.add(c).read_unaligned());
-                                numbers[c] = _mm512_permutexvar_ps(code, table);
-                                if $shifted {
-                                    numbers[c] = _mm512_sub_ps(numbers[c], _mm512_loadu_ps($zeros[g][c].as_ptr()));
-                                }
+                                numbers[c] = if $shifted {
+                                    five_bit_numbers(&tables, _mm512_srli_epi32::<{ $j / 2 * 8 }>(five[$j % 2][c]))
+                                } else {
+                                    // The look-up ignores all but four bits.
+                                    let code = _mm512_srli_epi32::<{ 4 * $j }>(codes.add(c).read_unaligned());
+                                    _mm512_permutexvar_ps(code, _mm512_castsi512_ps(tables[0]))
+                                };
                             }
                             for r in 0..R {
                                 let a = _mm512_set1_ps(*a.add($j * R + r));
@@ -153,10 +168,22 @@ pub(crate) fn lanes<const R: usize>(
             }
         };
     }
-    if zeros.is_empty() {
-        loops!(zeros, false, 0 1 2 3 4 5 6 7);
+    if shifts.is_empty() {
+        loops!(shifts, false, 0 1 2 3 4 5 6 7);
     } else {
-        let zeros = &zeros[..shares];
-        loops!(zeros, true, 0 1 2 3 4 5 6 7);
+        let shifts = &shifts[..shares.div_ceil(4)];
+        // Those that need no shift of bits last, in place.
+        loops!(shifts, true, 2 4 6 0 3 5 7 1);
     }
+}
+
+/// Byte `i` of each lane in all of its bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn each_byte(lanes: &[u32; LANES], i: usize) -> __m512i {
+    // Places within 16 bytes.
+    let first = _mm512_set4_epi32(0x0c0c_0c0c, 0x0808_0808, 0x0404_0404, 0);
+    // SAFETY: 64 bytes.
+    let lanes = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
+    _mm512_shuffle_epi8(lanes, _mm512_add_epi8(first, _mm512_set1_epi8(i as i8)))
 }

@@ -1,6 +1,6 @@
 //! Scales and zero points of part of an outer row as numbers, one for each so many inner elements.
 
-use super::dots::SHARE;
+use super::dots::{MOST_SHIFT, SHARE};
 use crate::{gemm::side::Side, numbers};
 use kp_hal::{
     DType,
@@ -8,10 +8,12 @@ use kp_hal::{
 };
 use std::arch::x86_64::{
     __m512, _MM_HINT_T0, _mm_cmpge_epu8_mask, _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm256_cvtepu8_epi16,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_slli_epi16, _mm512_castps256_ps512, _mm512_castsi512_ps,
-    _mm512_cmpeq_epi32_mask, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
-    _mm512_loadu_ps, _mm512_mask_mov_ps, _mm512_mask_or_epi32, _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_testn_epi32_mask,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_slli_epi16, _mm512_adds_epu8, _mm512_castps256_ps512,
+    _mm512_castsi512_ps, _mm512_cmpeq_epi32_mask, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32,
+    _mm512_cvtph_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_cmpgt_epu8_mask, _mm512_mask_mov_ps,
+    _mm512_mask_or_epi32, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8, _mm512_mul_ps, _mm512_permutexvar_epi8,
+    _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi32,
+    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_subs_epu8, _mm512_testn_epi32_mask,
 };
 
 /// Whether lists can tell the scales of `matrix`, of `inner` elements a row, that change along them.
@@ -72,6 +74,65 @@ impl<'s, 'a> Lists<'s, 'a> {
         unsafe { self.list((DType::U8, self.side.zeros), o, 0.0, out) }
     }
 
+    /// What loops over four bits want of the zero points of outer row `o`: [`MOST_SHIFT`] less each, or 0. Answers whether
+    /// some zero point is larger than that, so that [`Lists::beyond`] is to be subtracted.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 F, BW, VL and VBMI.
+    pub(crate) unsafe fn shifts(&self, o: usize, out: &mut [u8]) -> bool {
+        let (out, rest) = out.split_at_mut(self.there.min(out.len()));
+        rest.fill(MOST_SHIFT);
+        if out.is_empty() {
+            return false;
+        }
+        let blocks = self.blocks(out.len());
+        let (zeros, blocks) = (self.side.zeros, &mut out[..blocks]);
+        let mut is_beyond = false;
+        if self.each.is_some() {
+            // SAFETY: the caller's promise.
+            is_beyond = unsafe { shift(unsigned(self.side), &zeros[self.place(o, 0)..], blocks) };
+        } else {
+            for (block, shift) in blocks.iter_mut().enumerate() {
+                let zero = zeros[self.place(o, block)].saturating_add(unsigned(self.side));
+                *shift = MOST_SHIFT.saturating_sub(zero);
+                is_beyond |= zero > MOST_SHIFT;
+            }
+        }
+        if self.times > 1 {
+            // SAFETY: as above.
+            unsafe { spread_bytes(out, self.before, self.times) };
+        }
+        is_beyond
+    }
+
+    /// What the shifts of outer row `o` leave to be subtracted from its sum with a row whose sums over `entries` entries are
+    /// `a`. Codes are less than those zero points, so that both parts of a sum have its sign, and no digits cancel.
+    #[cold]
+    pub(crate) fn beyond(&self, o: usize, entries: usize, a: impl Fn(usize) -> f32) -> f32 {
+        let dtype = self.side.matrix.format.scale_dtype().expect("it has scales");
+        let mut sum = 0.0;
+        for i in 0..entries.min(self.there) {
+            let place = self.place(o, (self.before + i) / self.times);
+            let zero = self.side.zeros[place].saturating_add(unsigned(self.side));
+            if zero > MOST_SHIFT {
+                sum += f32::from(zero - MOST_SHIFT) * numbers::get::<f32>(dtype, self.side.scales, place) * a(i);
+            }
+        }
+        sum
+    }
+
+    /// Blocks of the first `entries` entries.
+    fn blocks(&self, entries: usize) -> usize {
+        (self.before + entries).div_ceil(self.times)
+    }
+
+    /// Where the scale and the zero point of a block of outer row `o` are, counted from the first one.
+    fn place(&self, o: usize, block: usize) -> usize {
+        let format = self.side.matrix.format;
+        let block = (o as u32 / format.block().0, (self.block + block) as u32);
+        self.batch + format.scale_index(block, (self.side.outer, self.side.inner)) as usize
+    }
+
     /// # Safety
     /// The processor has AVX-512 F, BW and VL.
     unsafe fn list(&self, (dtype, src): (DType, &[u8]), o: usize, past: f32, out: &mut [f32]) {
@@ -80,17 +141,14 @@ impl<'s, 'a> Lists<'s, 'a> {
         if out.is_empty() {
             return;
         }
-        let blocks = if self.times == 1 { out.len() } else { (self.before + out.len()).div_ceil(self.times) };
+        let blocks = self.blocks(out.len());
         let numbers = &mut out[..blocks];
         if let Some(each) = self.each {
             // SAFETY: the caller's promise.
             unsafe { read(dtype, src, self.batch + o * each + self.block, numbers) };
         } else {
-            let format = self.side.matrix.format;
-            let (outer, shape) = (format.block().0, (self.side.outer, self.side.inner));
-            for (i, number) in numbers.iter_mut().enumerate() {
-                let place = format.scale_index((o as u32 / outer, (self.block + i) as u32), shape);
-                *number = numbers::get(dtype, src, self.batch + place as usize);
+            for (block, number) in numbers.iter_mut().enumerate() {
+                *number = numbers::get(dtype, src, self.place(o, block));
             }
         }
         if self.times > 1 {
@@ -98,6 +156,11 @@ impl<'s, 'a> Lists<'s, 'a> {
             unsafe { spread(out, self.before, self.times) };
         }
     }
+}
+
+/// What is to be added to codes of four bits so that they are unsigned.
+fn unsigned(side: &Side<'_>) -> u8 {
+    if side.matrix.dtype() == DType::I4 { 8 } else { 0 }
 }
 
 /// How far ahead lists are asked for, in bytes: some columns' worth.
@@ -113,18 +176,36 @@ fn read(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
         _mm_prefetch::<_MM_HINT_T0>(src.as_ptr().wrapping_add(at + AHEAD).cast());
     }
     let (vectors, rest) = out.as_chunks_mut::<16>();
-    let mut codes = src.chunks_exact(16 * size);
-    for (out, codes) in vectors.iter_mut().zip(&mut codes) {
+    for (i, out) in vectors.iter_mut().enumerate() {
         // SAFETY: sixteen codes, sixteen numbers.
-        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sixteen(dtype, codes.as_ptr())) };
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sixteen(dtype, src.as_ptr().add(16 * size * i))) };
     }
     if !rest.is_empty() {
         let (mut last, mut numbers) = ([0; 64], [0.0; 16]);
-        last[..codes.remainder().len()].copy_from_slice(codes.remainder());
+        let codes = &src[vectors.len() * 16 * size..];
+        last[..codes.len()].copy_from_slice(codes);
         // SAFETY: as above.
         unsafe { _mm512_storeu_ps(numbers.as_mut_ptr(), sixteen(dtype, last.as_ptr())) };
         rest.copy_from_slice(&numbers[..rest.len()]);
     }
+}
+
+/// Makes shifts of zero points, see [`Lists::shifts`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn shift(unsigned: u8, zeros: &[u8], out: &mut [u8]) -> bool {
+    let (unsigned, most) = (_mm512_set1_epi8(unsigned as i8), _mm512_set1_epi8(MOST_SHIFT as i8));
+    let mut beyond = 0;
+    for (zeros, out) in zeros[..out.len()].chunks(64).zip(out.chunks_mut(64)) {
+        _mm_prefetch::<_MM_HINT_T0>(zeros.as_ptr().wrapping_add(AHEAD).cast());
+        let there = u64::MAX >> (64 - out.len());
+        // SAFETY: as many bytes of both.
+        unsafe {
+            let zero = _mm512_adds_epu8(_mm512_maskz_loadu_epi8(there, zeros.as_ptr().cast()), unsigned);
+            beyond |= _mm512_mask_cmpgt_epu8_mask(there, zero, most);
+            _mm512_mask_storeu_epi8(out.as_mut_ptr().cast(), there, _mm512_subs_epu8(most, zero));
+        }
+    }
+    beyond != 0
 }
 
 /// Sixteen scales or zero points.
@@ -197,5 +278,26 @@ fn spread(out: &mut [f32], first: usize, times: usize) {
     }
     for i in (0..end).rev() {
         out[i] = out[from(i)];
+    }
+}
+
+/// The same of bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
+fn spread_bytes(out: &mut [u8], first: usize, times: usize) {
+    const LEN: usize = 64;
+    let from = |i: usize| (first + i) / times - first / times;
+    let whole = if LEN.is_multiple_of(times) && first.is_multiple_of(times) { out.len() / LEN } else { 0 };
+    for i in (whole * LEN..out.len()).rev() {
+        out[i] = out[from(i)];
+    }
+    let source: [u8; LEN] = std::array::from_fn(|lane| from(lane) as u8);
+    for v in (0..whole).rev() {
+        let (at, to) = (from(v * LEN), v * LEN);
+        // SAFETY: as many bytes each.
+        unsafe {
+            let source = _mm512_loadu_si512(source.as_ptr().cast());
+            let bytes = _mm512_loadu_si512(out[at..at + LEN].as_ptr().cast());
+            _mm512_storeu_si512(out[to..to + LEN].as_mut_ptr().cast(), _mm512_permutexvar_epi8(source, bytes));
+        }
     }
 }

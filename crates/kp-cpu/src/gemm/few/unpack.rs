@@ -7,22 +7,23 @@
 //! In one loop with the conversion, whose questions the compiler answers between multiply-adds, sums leave their registers:
 //! that took twice as long.
 
-use super::dots::{Code, Column, Ends, STEP, SUMS, Table, add_lanes, ask, ends, shared, spread, vector};
+use super::dots::{Code, Columns, Ends, LIST, List, STEP, SUMS, Table, add_lanes, ask, ends, shared, spread, vector};
 use std::arch::x86_64::{
     _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mul_ps, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_sub_ps,
 };
 
-/// Makes numbers of a column's codes, scaled as its lists say, which have an entry for every `share` elements.
+/// Makes numbers of the codes of column `c`, scaled as its lists say, which have an entry for every `share` elements.
 ///
 /// # Panics
-/// If the column has more steps than `out`, or lists for fewer.
+/// If the column has more steps than `out` or the lists.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn unpack<T: Code>(table: &Table, share: usize, column: Column<'_>, out: &mut [f32]) {
-    let Column { codes, scales, zeros, ahead } = column;
+pub(crate) fn unpack<T: Code>(table: &Table, share: usize, columns: &Columns<'_>, c: usize, out: &mut [f32]) {
+    let &Columns { codes, scales, zeros, ahead, .. } = columns;
+    let codes = codes[c];
     let (bytes, entries) = (T::KIND.step_bytes(), STEP / share);
     let (scaled, shifted) = (!scales.is_empty(), !zeros.is_empty());
     let steps = codes.len().div_ceil(bytes);
-    column.check(steps * entries, (scaled, shifted));
+    columns.check(steps * entries);
     let (tables, spread) = (table.load(), spread(entries));
     let mut last: Ends<1>;
     for (s, out) in out[..steps * STEP].as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
@@ -36,7 +37,7 @@ pub(crate) fn unpack<T: Code>(table: &Table, share: usize, column: Column<'_>, o
                 last[0].as_ptr()
             }
         };
-        let part = |list: &[f32]| list.as_ptr().wrapping_add(s * entries);
+        let part = |lists: &[List]| lists.as_ptr().cast::<f32>().wrapping_add(c * LIST + s * entries);
         for half in 0..2 {
             // Written out, so that places are constants.
             macro_rules! vectors {
