@@ -144,10 +144,15 @@ pub(super) fn matrices<'c>(caps: &'c Caps, p: &GemmProblem) -> std::result::Resu
     mma_shape(caps, p.a.dtype()).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })
 }
 
-/// Whether eight elements can be loaded at once: lines and matrices start where eight of them may.
+/// Whether eight elements can be loaded at once, or of codes of fewer than 16 bits sixteen with their scale: lines and matrices start
+/// where so many may.
 fn runs(matrix: &Matrix, batch: u32, align: u32) -> bool {
-    let whole = matrix.ld.is_multiple_of(8) && (batch == 1 || matrix.stride.is_multiple_of(8));
-    align >= matrix.dtype().bits().min(16) && whole && !matches!(matrix.order, Order::Panel { .. })
+    let bits = matrix.dtype().bits();
+    let count = if bits < 16 { 16 } else { 8 };
+    let (_, depth) = matrix.format.block();
+    let whole = [matrix.ld.into(), if batch == 1 { 0 } else { matrix.stride }].iter().all(|n: &u64| n.is_multiple_of(count));
+    let shared = depth == u32::MAX || u64::from(depth).is_multiple_of(count);
+    align >= (count as u32 * bits / 8).min(16) && whole && shared && !matches!(matrix.order, Order::Panel { .. })
 }
 
 /// Whether D is alpha times the sums and no more, by rows, in a type that the shader stores eight of at once.
