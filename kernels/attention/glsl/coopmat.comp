@@ -3,6 +3,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_NV_cooperative_matrix2 : require
 #ifdef OF_BF16
 #extension GL_EXT_bfloat16 : require
@@ -22,6 +23,9 @@
 //         │  1   │          element is where, and makes of what a product was summed in what the next one reads.
 //         └──────┘
 //
+// Where lanes have what `lanes.comp` asks for, a lane knows whose its elements are: it keeps two numbers for its two rows, where the
+// device's own reductions give one to each element, and four lanes that share a row compare theirs.
+//
 // Weights are rounded to Q's type before they multiply V; their sum is of what they were. A row's bits depend on nothing but the
 // row, unless its keys are split among groups.
 // Limits: Q, K and V of the type that ELEMENT is, without scales; dimensions that are multiples of N; shapes that the driver lists,
@@ -40,6 +44,8 @@ layout(local_size_x_id = 37) in;
 layout(constant_id = 37) const uint THREADS = 128u;
 // Whether every head of a token starts on 16 bytes.
 layout(constant_id = 38) const uint RUNS = 0u;
+// Whether lanes have those parts of matrices.
+layout(constant_id = 39) const uint KNOWN = 0u;
 
 const uint BQ = SUBGROUPS * DEEP * M;
 // Matrices of a row of them.
@@ -52,15 +58,17 @@ const uint V_PIECES = V_DIM / 8u;
 const uint K_LINE = K_PIECES + 1u;
 const uint V_LINE = V_PIECES + 1u;
 const uint V_PART = BK * K_LINE;
-// The queries stand there before the first block.
+// The queries stand there before the first block, and a matrix of each subgroup behind the last.
 const uint BLOCK = V_PART + BK * V_LINE;
-const uint TILE = BLOCK > BQ * K_LINE ? BLOCK : BQ * K_LINE;
+const uint QUERIES = BQ * K_LINE;
+const uint MATRICES = SUBGROUPS * M * N / 4u;
+const uint MOST = BLOCK > QUERIES ? BLOCK : QUERIES;
+const uint TILE = MOST > MATRICES ? MOST : MATRICES;
 // Pieces that a thread brings of a block.
 const uint K_TURNS = (BK * K_PIECES + THREADS - 1u) / THREADS;
 const uint V_TURNS = (BK * V_PIECES + THREADS - 1u) / THREADS;
 
 shared uvec4 tile[TILE];
-shared float out_tile[SUBGROUPS * M * N];
 // The greatest score of each row and its sum.
 shared float of_rows[2u * BQ];
 
@@ -260,6 +268,16 @@ float finish_row(Sequence s, uint kv_head, uint row, uint split, float most, flo
     return all == 0.0 ? 0.0 : (most == greatest ? 1.0 : exp_of(most - greatest)) / all;
 }
 
+// Number `at` of the matrices behind the last block.
+float stored(uint at) {
+    return uintBitsToFloat(tile[at / 4u][at % 4u]);
+}
+
+// Of a lane's two rows, that of its element `e`, where that is known.
+uint row_of(uint e) {
+    return e / (N / 4u) % 2u;
+}
+
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint lanes = THREADS / SUBGROUPS;
@@ -303,12 +321,17 @@ void main() {
         SUMS results[DEEP * COLS];
         SUMS greatest[DEEP];
         SUMS totals[DEEP];
+        // Of a lane's rows, where they are known, the greatest times `factor`, rounded: whatever that is, all weights are against it.
+        vec2 greatest_of[DEEP];
+        vec2 totals_of[DEEP];
         [[unroll]] for (uint i = 0u; i < DEEP * COLS; i++) {
             results[i] = SUMS(0.0);
         }
         [[unroll]] for (uint i = 0u; i < DEEP; i++) {
             greatest[i] = SUMS(nothing);
             totals[i] = SUMS(0.0);
+            greatest_of[i] = vec2(nothing);
+            totals_of[i] = vec2(0.0);
         }
         // Nobody writes keys before everybody has the queries that stand in their place.
         barrier();
@@ -346,30 +369,60 @@ void main() {
             }
             coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA> weights[DEEP * KEYS];
             [[unroll]] for (uint i = 0u; i < DEEP; i++) {
-                SUMS most = greatest[i];
-                [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                    [[unroll]] for (uint e = 0u; e < most.length(); e++) {
-                        most[e] = max(most[e], scores[i * KEYS + j][e]);
-                    }
-                }
-                coopMatReduceNV(most, most, gl_CooperativeMatrixReduceRowNV, most_of);
-                SUMS kept;
-                [[unroll]] for (uint e = 0u; e < most.length(); e++) {
-                    // Where nothing is seen yet, -infinity less itself would be NaN. The difference is made first: a product less
-                    // the rounded product of the greatest would be as far from 0 as that was rounded.
-                    const float against = most[e] == nothing ? 0.0 : most[e];
-                    kept[e] = exp2((greatest[i][e] - against) * factor);
-                    float total = totals[i][e] * kept[e];
+                // Where nothing is seen yet, -infinity less itself would be NaN.
+                if (KNOWN != 0u) {
+                    vec2 most = vec2(nothing);
                     [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                        const float weight = exp2((scores[i * KEYS + j][e] - against) * factor);
-                        total += weight;
-                        scores[i * KEYS + j][e] = weight;
+                        [[unroll]] for (uint e = 0u; e < scores[0].length(); e++) {
+                            most[row_of(e)] = max(most[row_of(e)], scores[i * KEYS + j][e]);
+                        }
                     }
-                    totals[i][e] = total;
-                }
-                greatest[i] = most;
-                [[unroll]] for (uint c = 0u; c < COLS; c++) {
-                    results[i * COLS + c] *= kept;
+                    most = max(most, subgroupShuffleXor(most, 1u));
+                    most = max(most, subgroupShuffleXor(most, 2u));
+                    most = max(most * factor, greatest_of[i]);
+                    const vec2 against = vec2(most.x == nothing ? 0.0 : most.x, most.y == nothing ? 0.0 : most.y);
+                    const vec2 kept = exp2(greatest_of[i] - against);
+                    vec2 total = totals_of[i] * kept;
+                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                        [[unroll]] for (uint e = 0u; e < scores[0].length(); e++) {
+                            const float weight = exp2(fma(scores[i * KEYS + j][e], factor, -against[row_of(e)]));
+                            total[row_of(e)] += weight;
+                            scores[i * KEYS + j][e] = weight;
+                        }
+                    }
+                    greatest_of[i] = most;
+                    totals_of[i] = total;
+                    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+                        [[unroll]] for (uint e = 0u; e < results[0].length(); e++) {
+                            results[i * COLS + c][e] *= kept[row_of(e)];
+                        }
+                    }
+                } else {
+                    SUMS most = greatest[i];
+                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                        [[unroll]] for (uint e = 0u; e < most.length(); e++) {
+                            most[e] = max(most[e], scores[i * KEYS + j][e]);
+                        }
+                    }
+                    coopMatReduceNV(most, most, gl_CooperativeMatrixReduceRowNV, most_of);
+                    SUMS kept;
+                    [[unroll]] for (uint e = 0u; e < most.length(); e++) {
+                        const float against = most[e] == nothing ? 0.0 : most[e];
+                        // The difference is made first: a product less the rounded product of the greatest would be as far from 0 as
+                        // that was rounded.
+                        kept[e] = exp2((greatest[i][e] - against) * factor);
+                        float total = totals[i][e] * kept[e];
+                        [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                            const float weight = exp2((scores[i * KEYS + j][e] - against) * factor);
+                            total += weight;
+                            scores[i * KEYS + j][e] = weight;
+                        }
+                        totals[i][e] = total;
+                    }
+                    greatest[i] = most;
+                    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+                        results[i * COLS + c] *= kept;
+                    }
                 }
                 [[unroll]] for (uint j = 0u; j < KEYS; j++) {
                     weights[i * KEYS + j] = coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseA>(narrowed(scores[i * KEYS + j]));
@@ -389,16 +442,30 @@ void main() {
 
         const uint own = gl_SubgroupID * M * N;
         [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+            if (KNOWN != 0u) {
+                totals_of[i] += subgroupShuffleXor(totals_of[i], 1u);
+                totals_of[i] += subgroupShuffleXor(totals_of[i], 2u);
+                if (gl_SubgroupInvocationID % 4u == 0u) {
+                    [[unroll]] for (uint h = 0u; h < 2u; h++) {
+                        const uint row = own_row + i * M + gl_SubgroupInvocationID / 4u + 8u * h;
+                        of_rows[row] = greatest_of[i][h] / factor;
+                        of_rows[BQ + row] = totals_of[i][h];
+                    }
+                }
+                continue;
+            }
             coopMatReduceNV(totals[i], totals[i], gl_CooperativeMatrixReduceRowNV, sum_of);
             [[unroll]] for (uint which = 0u; which < 2u; which++) {
-                coopMatStore(which == 0u ? greatest[i] : totals[i], out_tile, own, N, gl_CooperativeMatrixLayoutRowMajor);
+                // Nobody stores before everybody is done with what stands there.
+                barrier();
+                coopMatStore(which == 0u ? greatest[i] : totals[i], tile, own / 4u, N / 4u, gl_CooperativeMatrixLayoutRowMajor);
                 barrier();
                 if (gl_SubgroupInvocationID < M) {
-                    of_rows[which * BQ + own_row + i * M + gl_SubgroupInvocationID] = out_tile[own + gl_SubgroupInvocationID * N];
+                    of_rows[which * BQ + own_row + i * M + gl_SubgroupInvocationID] = stored(own + gl_SubgroupInvocationID * N);
                 }
-                barrier();
             }
         }
+        barrier();
         for (uint row = thread; row < BQ; row += THREADS) {
             of_rows[row] = finish_row(s, kv_head, row_0 + row, split, unit() * of_rows[row], of_rows[BQ + row]);
         }
@@ -406,13 +473,13 @@ void main() {
         [[dont_unroll]] for (uint i = 0u; i < DEEP * COLS; i++) {
             [[unroll]] for (uint each = 0u; each < DEEP * COLS; each++) {
                 if (each == i) {
-                    coopMatStore(results[each], out_tile, own, N, gl_CooperativeMatrixLayoutRowMajor);
+                    coopMatStore(results[each], tile, own / 4u, N / 4u, gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
             barrier();
             for (uint e = gl_SubgroupInvocationID; e < M * N; e += lanes) {
                 const uint row = own_row + i / COLS * M + e / N;
-                store_result(s, kv_head, row_0 + row, split, i % COLS * N + e % N, of_rows[row] * out_tile[own + e]);
+                store_result(s, kv_head, row_0 + row, split, i % COLS * N + e % N, of_rows[row] * stored(own + e));
             }
             barrier();
         }

@@ -29,9 +29,11 @@
 //
 // With WEIGHTS, B has codes of 8 or 4 bits, scaled or not, its columns contiguous: they become ELEMENT on the way to shared memory.
 //
-// Sums are made in order of k, M, N and K being the same for every problem, so a row's bits depend on nothing but the row.
+// Sums are made in order of k, M, N and K being the same for every problem, so a row's bits depend on nothing but the row; unless k is
+// in parts, of each of which D has a matrix of its own: `splits.comp` adds them. Groups of rows have tiles of their own.
 // Limits: A, and B but for WEIGHTS, of the type that ELEMENT is; sizes below 2^31; shapes that the driver lists.
 
+#define GROUPED
 #include "gemm/glsl/finish.glsl"
 #include "gemm/glsl/operands.glsl"
 
@@ -39,4 +41,5 @@
 #define BYTES 2ul
 #define BITS 16u
 #define FIRST 12
+#define SPLITS splits
 #include "gemm/glsl/coopmat.glsl"

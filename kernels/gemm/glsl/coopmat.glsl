@@ -1,5 +1,8 @@
 // The tiles of coopmat.comp and coopmat_whole.comp, which say as macros ELEMENT, its BYTES and BITS, what is SUMMED, FIRST, the number of
-// the first of ten constants, and maybe SMALL_PIECES; and have the operands and sizes that are named here.
+// the first of ten constants, SPLITS, how many parts k has, and maybe SMALL_PIECES; and have the operands and sizes that are named here.
+
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 
 #define PER_WORD (32u / BITS)
 // Steps are brought in pieces of PER elements. Matrices start with one, so where they are small it is, too.
@@ -54,8 +57,6 @@ const bool WHOLE = (~RUNS & 7u) == 0u;
 const uint ROWS = BM / DOWN / M;
 const uint COLS = BN / ACROSS / N;
 const uint SUBGROUPS = DOWN * ACROSS;
-
-const uint BAND = 8u;
 
 // A's part of a step, and B's behind it; in their place, when they are done with, a matrix of sums of each subgroup.
 const uint B_PART = A_LINES * A_LINE;
@@ -257,27 +258,27 @@ uint steps_end(uint row_0, uint col_0) {
     return of_a && of_b ? k / BK * BK : 0u;
 }
 
-// Adds the products of the steps before `end`, of which there are some.
-void make_steps(uint end) {
-    send_for(0u);
+// Adds the products of the steps from `begin` to `end`, of which there are some.
+void make_steps(uint begin, uint end) {
+    send_for(begin);
     put();
-    send_for(min(BK, end - BK));
+    send_for(min(begin + BK, end - BK));
     barrier();
-    for (uint k_0 = 0u; k_0 < end; k_0 += BK) {
+    for (uint k_0 = begin; k_0 < end; k_0 += BK) {
         load(0u, 0u);
-        [[unroll]] for (uint s = 0u; s < BK; s += K) {
+        // What follows the last matrices of a step stands behind the loop: with it inside, drivers find the loop too long to unroll, and
+        // matrices that take turns go to memory.
+        [[unroll]] for (uint s = 0u; s + K < BK; s += K) {
             const uint turn = s / K % 2u;
-            if (s + K < BK) {
-                load(1u - turn, s + K);
-            } else {
-                barrier();
-                // Past the last step there is nothing to put or to send for, but nobody reads it either. A condition would cost
-                // more: what is loaded behind one is waited for where it ends.
-                put();
-                send_for(min(k_0 + 2u * BK, end - BK));
-            }
+            load(1u - turn, s + K);
             multiply(turn);
         }
+        barrier();
+        // Past the last step there is nothing to put or to send for, but nobody reads it either. A condition would cost more: what is
+        // loaded behind one is waited for where it ends.
+        put();
+        send_for(min(k_0 + 2u * BK, end - BK));
+        multiply((BK / K - 1u) % 2u);
         barrier();
     }
 }
@@ -289,8 +290,8 @@ vec4 four_factors(uint at) {
 }
 
 // Stores alpha times the eight sums from piece `from` of shared memory, of a tile from `col_0`.
-void store_eight(uint from, uint which, uint row, uint col_0, uint col) {
-    const uint64_t at = which * d_stride + uint64_t(row) * d_ld + col;
+void store_eight(uint from, uint of_d, uint row, uint col_0, uint col) {
+    const uint64_t at = of_d * d_stride + uint64_t(row) * d_ld + col;
     const vec4 low = alpha * uintBitsToFloat(parts[from]) * four_factors(col - col_0);
     const vec4 high = alpha * uintBitsToFloat(parts[from + 1u]) * four_factors(col - col_0 + 4u);
     if (D_TYPE == F32) {
@@ -308,36 +309,93 @@ void store_eight(uint from, uint which, uint row, uint col_0, uint col) {
 }
 #endif
 
-void main() {
-#ifdef OF_I8
-    row_end = m;
-#endif
+const uint BAND = 8u;
+
+// A tile: its first row and column, which part of k it adds, and which matrices of A and of D have its rows. Of B it is `group_at_work`.
+struct Tile {
+    uint row_0;
+    uint col_0;
+    uint split;
+    uint of_a;
+    uint of_d;
+};
+
+// Finds the rows of the group that has row of tiles `down`, which becomes that within the group: false if there is none. Lanes look at
+// a group each.
+bool group_at(inout uint64_t down, out uvec2 rows) {
+    uint before = 0u;
+    for (uint first = 0u; first < batch; first += gl_SubgroupSize) {
+        const uint g = first + gl_SubgroupInvocationID;
+        const uvec2 own = g < batch ? group_rows(g) : uvec2(0u);
+        const uint tiles = (max(own.y, own.x) - own.x + BM - 1u) / BM;
+        const uint upto = before + subgroupInclusiveAdd(tiles);
+        const uint lane = subgroupMin(upto > down ? gl_SubgroupInvocationID : gl_SubgroupSize);
+        if (lane < gl_SubgroupSize) {
+            group_at_work = first + lane;
+            down -= subgroupShuffle(upto - tiles, lane);
+            rows = subgroupShuffle(own, lane);
+            return true;
+        }
+        before = subgroupMax(upto);
+    }
+    return false;
+}
+
+// The tile number `at`; false if there is none. Bands of BAND rows of tiles, column by column: what runs at once shares rows and
+// columns, and finds them in a cache.
+bool tile_at(uint64_t at, out Tile tile) {
     const uint tiles_n = (n + BN - 1u) / BN;
-    const uint64_t per_matrix = uint64_t((m + BM - 1u) / BM) * tiles_n;
-    for (uint64_t tile = gl_WorkGroupID.x; tile < per_matrix * batch; tile += gl_NumWorkGroups.x) {
-        const uint which = uint(tile / per_matrix);
-        const uint place = uint(tile - which * per_matrix);
-        // Bands of BAND rows of tiles, column by column: what runs at once shares rows and columns, and finds them in a cache.
-        const uint band = place / (BAND * tiles_n);
-        const uint high = min((m + BM - 1u) / BM - band * BAND, BAND);
-        const uint within = place % (BAND * tiles_n);
-        const uint row_0 = (band * BAND + within % high) * BM;
-        const uint col_0 = within / high * BN;
+    uvec2 rows = uvec2(0u, m);
+    uint64_t down = at / tiles_n;
+    if ((FLAGS & (CONTIGUOUS | MASKED)) != 0u) {
+        if (!group_at(down, rows)) {
+            return false;
+        }
+        tile.split = 0u;
+        tile.of_a = (FLAGS & MASKED) != 0u ? group_at_work : 0u;
+        tile.of_d = tile.of_a;
+    } else {
+        const uint per_matrix = (m + BM - 1u) / BM;
+        tile.of_d = uint(down / per_matrix);
+        down -= uint64_t(tile.of_d) * per_matrix;
+        tile.of_a = tile.of_d / SPLITS;
+        tile.split = tile.of_d % SPLITS;
+        group_at_work = tile.of_a;
+    }
+    row_end = rows.y;
+    const uint place = uint(down) * tiles_n + uint(at % tiles_n);
+    const uint band = place / (BAND * tiles_n);
+    const uint high = min((rows.y - rows.x + BM - 1u) / BM - band * BAND, BAND);
+    const uint within = place % (BAND * tiles_n);
+    tile.row_0 = rows.x + (band * BAND + within % high) * BM;
+    tile.col_0 = within / high * BN;
+    return tile.of_a < batch;
+}
+
+void main() {
+    Tile tile;
+    for (uint64_t at = gl_WorkGroupID.x; tile_at(at, tile); at += gl_NumWorkGroups.x) {
         [[unroll]] for (uint i = 0u; i < ROWS * COLS; i++) {
             sums[i] = coopmat<SUMMED, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(SUMMED(0));
         }
-        const uint64_t a_origin = which * uint64_t(a_stride);
-        const uint64_t b_origin = which * uint64_t(b_stride);
-        weigh(which, col_0);
-        const uint end = steps_end(row_0, col_0);
-        if (end > 0u) {
+        const uint64_t a_origin = tile.of_a * uint64_t(a_stride);
+        const uint64_t b_origin = group_at_work * uint64_t(b_stride);
+        const uint row_0 = tile.row_0;
+        const uint col_0 = tile.col_0;
+        weigh(group_at_work, col_0);
+        // Parts are of whole steps, but for the last.
+        const uint share = (k / BK + SPLITS - 1u) / SPLITS * BK;
+        const uint begin = min(tile.split * share, k);
+        const uint last = tile.split + 1u < SPLITS ? min(begin + share, k) : k;
+        const uint end = min(steps_end(row_0, col_0), last);
+        if (end > begin) {
             aim_a(a_origin, row_0);
-            aim_b(which, b_origin, col_0);
-            make_steps(end);
+            aim_b(group_at_work, b_origin, col_0);
+            make_steps(begin, end);
         }
         if (!WHOLE) {
-            for (uint k_0 = end; k_0 < k; k_0 += BK) {
-                bring(which, a_origin, b_origin, row_0, col_0, k_0);
+            for (uint k_0 = max(begin, end); k_0 < last; k_0 += BK) {
+                bring(group_at_work, a_origin, b_origin, row_0, col_0, k_0);
                 barrier();
                 [[unroll]] for (uint s = 0u; s < BK; s += K) {
                     load(0u, s);
@@ -359,24 +417,23 @@ void main() {
             const uint row = row_0 + part().x + i / COLS * M;
             const uint col = col_0 + part().y + i % COLS * N;
 #ifdef OF_I8
-            group_at_work = which;
             for (uint e = 2u * gl_SubgroupInvocationID; e < M * N; e += 2u * lanes) {
                 const PIECE sums_at = parts[own + e / WORDS];
                 const ivec2 two = ivec2(sums_at[e % WORDS], sums_at[e % WORDS + 1u]);
                 if (is_sums()) {
-                    store_sums(two, which, row + e / N, col + e % N);
-                } else if (row + e / N < m && col + e % N < n) {
+                    store_sums(two, tile.of_d, row + e / N, col + e % N);
+                } else if (row + e / N < row_end && col + e % N < n) {
                     const uint at = col + e % N;
-                    const vec2 by = a_factor(which, row + e / N, 0u)
-                        * vec2(b_factor(which, 0u, column(at)), b_factor(which, 0u, column(min(at + 1u, n - 1u))));
-                    finished(by.x * odd(two.x), by.y * odd(two.y), which, row + e / N, at);
+                    const vec2 by = a_factor(tile.of_a, row + e / N, 0u)
+                        * vec2(b_factor(group_at_work, 0u, column(at)), b_factor(group_at_work, 0u, column(min(at + 1u, n - 1u))));
+                    finished(by.x * odd(two.x), by.y * odd(two.y), tile.of_d, row + e / N, at);
                 }
             }
 #else
             if ((RUNS & 8u) != 0u) {
                 for (uint e = 8u * gl_SubgroupInvocationID; e < M * N; e += 8u * lanes) {
-                    if (row + e / N < m && col + e % N < n) {
-                        store_eight(own + e / 4u, which, row + e / N, col_0, col + e % N);
+                    if (row + e / N < row_end && col + e % N < n) {
+                        store_eight(own + e / 4u, tile.of_d, row + e / N, col_0, col + e % N);
                     }
                 }
             } else {
@@ -384,7 +441,7 @@ void main() {
                     const vec4 four = uintBitsToFloat(parts[own + e / 4u]);
                     const vec2 two = e % 4u == 0u ? four.xy : four.zw;
                     const uint at = col + e % N - col_0;
-                    finished(two.x * factor(at), two.y * factor(at + 1u), which, row + e / N, col + e % N);
+                    finished(two.x * factor(at), two.y * factor(at + 1u), tile.of_d, row + e / N, col + e % N);
                 }
             }
 #endif

@@ -20,4 +20,5 @@
 #define BYTES 1ul
 #define BITS 8u
 #define FIRST 21
+#define SPLITS 1u
 #include "gemm/glsl/coopmat.glsl"

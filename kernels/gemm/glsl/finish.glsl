@@ -27,14 +27,14 @@ layout(constant_id = 5) const uint RESIDUAL_TYPE = 1u;
 layout(constant_id = 6) const uint ACT = 0u;
 layout(constant_id = 7) const uint GATE = 0u;
 layout(constant_id = 8) const uint ADDEND = 0u;
-// Bits: bias, residual, D by columns, sums of f16; scales of B, one more for all, zero points.
+// Bits: bias, residual, D by columns, sums of f16; scales of B, one more for all, zero points; rows in groups, as in groups.glsl.
 layout(constant_id = 9) const uint FLAGS = 0u;
 // How A lies: 0 rows contiguous, 1 columns. B has 2 besides: panels.
 layout(constant_id = 10) const uint A_FORM = 0u;
 layout(constant_id = 11) const uint B_FORM = 0u;
 #endif
 
-// Beside those of epilogue.glsl.
+// Beside those of epilogue.glsl and groups.glsl.
 const uint B_SCALED = 16u, B_GLOBAL = 32u, B_ZEROS = 64u;
 
 layout(push_constant, std430) uniform Push {
@@ -58,12 +58,15 @@ layout(push_constant, std430) uniform Push {
     uint d_ld;
     float alpha;
     float beta;
+    // Parts of k, of each of which D has a matrix of its own, where a kernel knows them.
+    uint splits;
 #ifdef OPEN
     layout(offset = 128) uint numbers[12];
 #endif
 };
 
-// Where each of those stands: C, bias, residual, B's scales, the one for all of them, zero points.
+// Where each of those stands: C, bias, residual, B's scales, the one for all of them, zero points. The last
+// place has whose rows are whose: then there is no C.
 #define AT_BIAS (ADDEND == ADDEND_GIVEN ? 1u : 0u)
 #define AT_RESIDUAL (AT_BIAS + ((FLAGS & HAS_BIAS) != 0u ? 1u : 0u))
 #define AT_B_SCALE (AT_RESIDUAL + ((FLAGS & HAS_RESIDUAL) != 0u ? 1u : 0u))
@@ -72,7 +75,11 @@ layout(push_constant, std430) uniform Push {
 #define BIAS_BASE given[AT_BIAS]
 #define RESIDUAL_BASE given[AT_RESIDUAL]
 #define STAGE_BASE 0ul
+#ifdef GROUPED
+#define GROUPS_BASE given[4]
+#include "gemm/glsl/groups.glsl"
+#else
 #define FIRST_BIAS 0ul
 #define ROW_END m
-
+#endif
 #include "gemm/glsl/epilogue.glsl"

@@ -55,8 +55,6 @@ layout(constant_id = 19) const uint B_INNER = 1u;
 layout(constant_id = 20) const uint PRESENT = 0u;
 #endif
 
-const uint CONTIGUOUS = 256u, MASKED = 512u;
-
 layout(push_constant, std430) uniform Push {
     uint64_t a;
     uint64_t b;
@@ -94,17 +92,13 @@ uint64_t base(uint which) {
     return given[bitCount(PRESENT & ((1u << which) - 1u))];
 }
 
-// Of the group that is at work: its number, and the row behind its last.
-uint group_at_work;
-uint row_end;
-
 #define C_BASE base(ADDED)
 #define BIAS_BASE base(BIAS)
 #define RESIDUAL_BASE base(RESIDUAL)
 #define STAGE_BASE base(SCRATCH)
-#define FIRST_BIAS ((FLAGS & (CONTIGUOUS | MASKED)) != 0u ? uint64_t(group_at_work) * n : 0ul)
-#define ROW_END row_end
+#define GROUPS_BASE base(GROUPS)
 
+#include "gemm/glsl/groups.glsl"
 #include "gemm/glsl/epilogue.glsl"
 #include "gemm/glsl/operands.glsl"
 
@@ -161,19 +155,6 @@ float b_code(uint which, uint row, uint col) {
     }
     const uint64_t place = factor_place(B_SCALE_LAYOUT, uvec2(B_OUTER, B_INNER), uvec2(n, k), which, col, row);
     return y - number_at(base(B_ZERO), place, U8);
-}
-
-// Number `i` of those that say whose rows are whose; none is past the last row, whatever they are.
-uint group_number(uint i) {
-    return uint(clamp(int(Word(base(GROUPS) + 4ul * i).v), 0, int(m)));
-}
-
-// The first row and the row behind the last of group `g`.
-uvec2 group_rows(uint g) {
-    if ((FLAGS & MASKED) != 0u) {
-        return uvec2(0u, group_number(g));
-    }
-    return (FLAGS & CONTIGUOUS) != 0u ? uvec2(group_number(g), group_number(g + 1u)) : uvec2(0u, m);
 }
 
 // A whole number as f32, its last bit set where it is cut off: rounded again to fewer bits, it is as if it were rounded once.

@@ -7,7 +7,8 @@ use super::{
     merge::MERGE,
 };
 use crate::{
-    caps::{COOPMAT_2, mma_shape},
+    caps::{COOPMAT_2, WIDTHS, mma_shape},
+    device::VulkanDevice,
     shaders::{Shader, shader},
 };
 use kp_hal::{
@@ -59,11 +60,12 @@ impl Way {
         self.subgroups * caps.lanes
     }
 
-    /// Keys and values of a block or the tile's queries, with 16 bytes more a line; a matrix of each subgroup; two numbers a row.
+    /// Keys and values of a block or the tile's queries, with 16 bytes more a line, or a matrix of each subgroup; two numbers a row.
     fn shared_bytes(&self, mma: &MmaShape, p: &AttentionProblem) -> u32 {
         let line = |dim: u32| 2 * dim + 16;
         let block = self.block * (line(p.qk_dim) + line(p.v_dim));
-        block.max(self.tile(mma) * line(p.qk_dim)) + 4 * self.subgroups * mma.m * mma.n + 8 * self.tile(mma)
+        let matrices = 4 * self.subgroups * mma.m * mma.n;
+        block.max(self.tile(mma) * line(p.qk_dim)).max(matrices) + 8 * self.tile(mma)
     }
 
     /// Whether the device has room for it, and a subgroup's registers for its queries and results.
@@ -152,10 +154,14 @@ impl Kernel<Attention> for Coopmat {
         let (caps, way) = (device.caps(), &WAYS[usize::from(variant.0)]);
         let mma = mma_shape(caps, p.q.dtype).expect("supported, so there is a shape");
         let tile = way.tile(mma);
+        let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
+        let asked = mma.m == 16 && mma.k == 16 && WIDTHS.contains(&mma.n);
+        let known = asked && vulkan.has_lanes(p.q.dtype, mma.n);
+        let numbers = [way.subgroups, way.deep, way.block, mma.m, mma.n, way.threads(caps)];
         let main = Main {
             name: self.name(),
             shader: if p.q.dtype == DType::F16 { &F16 } else { &BF16 },
-            constants: vec![way.subgroups, way.deep, way.block, mma.m, mma.n, way.threads(caps), runs(p).into()],
+            constants: numbers.into_iter().chain([runs(p).into(), known.into()]).collect(),
             subgroup: Some(caps.lanes),
             tile,
             splits: if way.split { splits(caps, p, tile, way.block) } else { 1 },

@@ -4,15 +4,18 @@
 //! sums in f32. A driver without the extension does not refuse such a shader: it computes something else. So what it lists is
 //! all that is asked for.
 
-use super::form::{Main, plain, product};
+use super::form::{self, Main, SPLITS, part, parts_bytes, plain, product};
 use crate::{
     caps::{COOPMAT, COOPMAT_BF16, mma_shape},
     shaders::{Shader, shader},
 };
 use kp_hal::{
-    Caps, DType, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    Caps, DType, Device, DeviceKind, Kernel, Launch, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     caps::MmaShape,
-    op::{Acc, Act, Addend, Gate, Gemm, GemmProblem, Matrix, Order, Spec},
+    op::{
+        Acc, Act, Addend, Gate, Gemm, GemmProblem, GemmSpec, GroupedGemm, GroupedGemmProblem, Grouping, Matrix, Order,
+        Repro, Spec,
+    },
     source_hash,
 };
 use std::sync::Arc;
@@ -24,7 +27,7 @@ static F16: Shader = shader!("gemm", "coopmat", open 12 but [0, 1, 10, 11]);
 static BF16: Shader = shader!("gemm", "coopmat_bf16");
 
 /// What one variant is.
-pub(super) struct Tile {
+pub(crate) struct Tile {
     /// Rows, columns and depth that a group has in shared memory, of elements of two bytes.
     shape: (u32, u32, u32),
     /// Subgroups down and across.
@@ -37,15 +40,15 @@ pub(super) struct Tile {
 }
 
 /// Variants; append only, because wisdom names them by their place.
-pub(super) const TILES: [Tile; 9] = [
-    Tile { shape: (128, 128, 32), subgroups: (2, 2), room: 2, alone: 0.42, full: 0.61 },
-    Tile { shape: (64, 64, 32), subgroups: (2, 2), room: 4, alone: 0.21, full: 0.31 },
+pub(crate) const TILES: [Tile; 9] = [
+    Tile { shape: (128, 128, 32), subgroups: (2, 2), room: 2, alone: 0.36, full: 0.61 },
+    Tile { shape: (64, 64, 32), subgroups: (2, 2), room: 4, alone: 0.1, full: 0.27 },
     Tile { shape: (128, 256, 32), subgroups: (2, 4), room: 1, alone: 0.65, full: 0.65 },
-    Tile { shape: (32, 32, 32), subgroups: (2, 2), room: 8, alone: 0.05, full: 0.17 },
-    Tile { shape: (64, 64, 64), subgroups: (2, 2), room: 2, alone: 0.28, full: 0.38 },
-    Tile { shape: (128, 128, 64), subgroups: (2, 4), room: 1, alone: 0.54, full: 0.54 },
-    Tile { shape: (64, 128, 64), subgroups: (2, 4), room: 1, alone: 0.38, full: 0.38 },
-    Tile { shape: (32, 64, 64), subgroups: (1, 2), room: 4, alone: 0.15, full: 0.3 },
+    Tile { shape: (32, 32, 32), subgroups: (2, 2), room: 8, alone: 0.025, full: 0.15 },
+    Tile { shape: (64, 64, 64), subgroups: (2, 2), room: 2, alone: 0.18, full: 0.34 },
+    Tile { shape: (128, 128, 64), subgroups: (2, 4), room: 1, alone: 0.52, full: 0.52 },
+    Tile { shape: (64, 128, 64), subgroups: (2, 4), room: 1, alone: 0.34, full: 0.34 },
+    Tile { shape: (32, 64, 64), subgroups: (1, 2), room: 4, alone: 0.09, full: 0.22 },
     Tile { shape: (256, 128, 32), subgroups: (4, 2), room: 1, alone: 0.64, full: 0.64 },
 ];
 
@@ -88,12 +91,11 @@ impl Tile {
         self.subgroups.0 * self.subgroups.1 * caps.lanes
     }
 
-    /// What the products of `p` take.
-    pub(super) fn seconds(&self, caps: &Caps, p: &GemmProblem) -> f64 {
+    /// What `tiles` of these take over `depth` elements along k.
+    fn seconds(&self, caps: &Caps, dtype: DType, tiles: f64, depth: f64) -> f64 {
         let (rows, cols, _) = self.shape;
-        let tiles = f64::from(p.batch) * f64::from(p.m.div_ceil(rows)) * f64::from(p.n.div_ceil(cols));
         let units = f64::from(caps.units.max(1));
-        let each = 2.0 * f64::from(rows) * f64::from(cols) * f64::from(p.k) * units / caps.rates.get(p.a.dtype());
+        let each = 2.0 * f64::from(rows) * f64::from(cols) * depth * units / caps.rates.get(dtype);
         // Of so many groups on every unit.
         let round = |groups: f64| {
             let more = (groups - 1.0).max(0.0) / f64::from(self.room - 1).max(1.0);
@@ -104,14 +106,49 @@ impl Tile {
         rounds * round(self.room.into()) + round(((tiles - rounds * room) / units).ceil())
     }
 
-    /// The kernel of this tile for `p`, of one of the forms of the shader.
-    pub(super) fn main(&self, caps: &Caps, p: &GemmProblem, name: &'static str, shader: &'static Shader) -> Main {
+    /// What the products of `p` take in `splits` parts of k.
+    pub(super) fn seconds_in(&self, caps: &Caps, p: &GemmSpec, splits: u32) -> f64 {
+        let (rows, cols, _) = self.shape;
+        let parts = f64::from(p.batch) * f64::from(splits);
+        let tiles = parts * f64::from(p.m.div_ceil(rows)) * f64::from(p.n.div_ceil(cols));
+        let sums = self.seconds(caps, p.a.dtype(), tiles, f64::from(p.k) / f64::from(splits));
+        let moved = 2.0 * parts_bytes(p, splits) as f64;
+        sums + if splits == 1 { 0.0 } else { (SECOND_STEP + moved) / caps.bytes_per_s }
+    }
+
+    /// The parts of k that a product is made in, those that take least; one where a row's bits depend on nothing but the row.
+    pub(super) fn splits(&self, caps: &Caps, p: &GemmProblem) -> u32 {
+        if p.repro() == Repro::BatchInvariant {
+            return 1;
+        }
+        let takes = |splits: &u32| (self.seconds_in(caps, p.spec(), *splits), *splits);
+        let deep = |splits: &u32| *splits == 1 || p.k / splits >= LEAST_PART;
+        let best = [1, 2, 4, 8, 16].into_iter().filter(deep).min_by(|x, y| takes(x).0.total_cmp(&takes(y).0));
+        best.unwrap_or(1)
+    }
+
+    /// What the products of `p` take, in as many parts as are best.
+    pub(super) fn least_seconds(&self, caps: &Caps, p: &GemmProblem) -> f64 {
+        self.seconds_in(caps, p.spec(), self.splits(caps, p))
+    }
+
+    /// The kernel of this tile for `p`, of one of the forms of the shader; operands promise to start on `align` bytes.
+    pub(super) fn main(
+        &self,
+        caps: &Caps,
+        p: &GemmSpec,
+        (align, grouping): (u32, Option<Grouping>),
+        name: &'static str,
+        shader: &'static Shader,
+    ) -> Main {
         let mma = mma_shape(caps, p.a.dtype()).expect("supported, so there is a shape");
         let depth = self.depth(mma);
-        let align = p.align().bytes();
+        // Groups of rows start anywhere in a column of A.
+        let starts = grouping != Some(Grouping::Contiguous) || p.a.order == Order::Row;
         // Halves of B's columns alternate, so that eight of them are not neighbours.
         let neighbours = p.epilogue.gate != Gate::Halves || p.b.order == Order::Col;
-        let at_once = u32::from(runs(&p.a, p.batch, align)) | u32::from(neighbours && runs(&p.b, p.batch, align)) << 1;
+        let of_a = starts && runs(&p.a, p.batch, align);
+        let at_once = u32::from(of_a) | u32::from(neighbours && runs(&p.b, p.batch, align)) << 1;
         // Whether all steps are made of eight elements at once: see `steps_end` in the shader.
         let in_eights = |matrix: &Matrix, along_k, size: u32| matrix.order == along_k || size.is_multiple_of(8);
         let sides = in_eights(&p.a, Order::Row, p.m) && in_eights(&p.b, Order::Col, p.n);
@@ -120,6 +157,50 @@ impl Tile {
         let bits = at_once | u32::from(whole) << 2 | u32::from(stored) << 3;
         let constants = self.constants(caps, mma, bits);
         Main { name, shader, constants, subgroup: Some(caps.lanes), tile: self.size() }
+    }
+
+    /// What the products of groups take if each has as many rows as the others.
+    pub(crate) fn grouped_seconds(&self, caps: &Caps, p: &GroupedGemmProblem) -> f64 {
+        let (rows, cols, _) = self.shape;
+        let spec = &p.spec().gemm;
+        let of_group = if p.grouping == Grouping::Masked { spec.m } else { spec.m.div_ceil(spec.batch.max(1)) };
+        let tiles = f64::from(spec.batch) * f64::from(of_group.div_ceil(rows)) * f64::from(spec.n.div_ceil(cols));
+        self.seconds(caps, spec.a.dtype(), tiles, spec.k.into())
+    }
+
+    /// The products of groups made ready in these tiles.
+    ///
+    /// # Errors
+    /// `Driver` if the driver refuses the kernel.
+    pub(crate) fn grouped(
+        &self,
+        device: &Arc<dyn Device>,
+        p: &GroupedGemmProblem,
+        name: &'static str,
+        shader: &'static Shader,
+    ) -> Result<Box<dyn Launch<GroupedGemm>>> {
+        let (spec, place) = (&p.spec().gemm, (p.align().bytes(), Some(p.grouping)));
+        form::grouped(device, spec, p.grouping, self.main(device.caps(), spec, place, name, shader))
+    }
+
+    /// The product `p` made ready in these tiles, and the bytes of scratch that it takes.
+    ///
+    /// # Errors
+    /// `Driver` if the driver refuses the kernel.
+    pub(super) fn ready(
+        &self,
+        device: &Arc<dyn Device>,
+        p: &GemmProblem,
+        name: &'static str,
+        shader: &'static Shader,
+    ) -> Result<(Box<dyn Launch<Gemm>>, u64)> {
+        let (caps, spec, place) = (device.caps(), p.spec(), (p.align().bytes(), None));
+        let splits = self.splits(caps, p);
+        if splits == 1 {
+            return Ok((product(device, spec, self.main(caps, spec, place, name, shader))?, 0));
+        }
+        let main = self.main(caps, &part(spec), place, name, shader);
+        Ok((form::split(device, spec, main, splits)?, parts_bytes(spec, splits)))
     }
 
     /// Both operands' parts at their largest, with the 16 bytes that each line is longer, or a matrix of each subgroup.
@@ -135,7 +216,7 @@ impl Tile {
 ///
 /// # Errors
 /// Another type than 16-bit floats, or the option that is not there.
-pub(super) fn matrices<'c>(caps: &'c Caps, p: &GemmProblem) -> std::result::Result<&'c MmaShape, Unsupported> {
+pub(super) fn matrices<'c>(caps: &'c Caps, p: &GemmSpec) -> std::result::Result<&'c MmaShape, Unsupported> {
     let need = match p.a.dtype() {
         DType::F16 => COOPMAT,
         DType::Bf16 => COOPMAT_BF16,
@@ -144,19 +225,43 @@ pub(super) fn matrices<'c>(caps: &'c Caps, p: &GemmProblem) -> std::result::Resu
     mma_shape(caps, p.a.dtype()).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })
 }
 
+/// What the kernel is made of.
+pub(crate) const CODE: u64 = source_hash(include_bytes!("coopmat.rs"))
+    ^ F16.hash().rotate_left(1)
+    ^ BF16.hash().rotate_left(2)
+    ^ SPLITS.hash().rotate_left(3);
+
+/// The shader for A's type.
+pub(crate) fn shader(p: &GemmSpec) -> &'static Shader {
+    if p.a.dtype() == DType::F16 { &F16 } else { &BF16 }
+}
+
+/// The variants that suit a device and a product.
+pub(crate) fn supports(caps: &Caps, p: &GemmSpec) -> Support {
+    let mma = matrices(caps, p)?;
+    if p.b.dtype() != p.a.dtype() {
+        return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+    }
+    plain(p)?;
+    let have = caps.shared_bytes.into();
+    let never = Unsupported::SharedMemory { need: TILES[3].shared_bytes(mma).into(), have };
+    Variants::filter(TILES.len() as u8, never, |v| TILES[usize::from(v.0)].fits(caps, mma))
+}
+
 /// Whether eight elements can be loaded at once, or of codes of fewer than 16 bits sixteen with their scale: lines and matrices start
 /// where so many may.
 fn runs(matrix: &Matrix, batch: u32, align: u32) -> bool {
     let bits = matrix.dtype().bits();
     let count = if bits < 16 { 16 } else { 8 };
     let (_, depth) = matrix.format.block();
-    let whole = [matrix.ld.into(), if batch == 1 { 0 } else { matrix.stride }].iter().all(|n: &u64| n.is_multiple_of(count));
+    let whole =
+        [matrix.ld.into(), if batch == 1 { 0 } else { matrix.stride }].iter().all(|n: &u64| n.is_multiple_of(count));
     let shared = depth == u32::MAX || u64::from(depth).is_multiple_of(count);
     align >= (count as u32 * bits / 8).min(16) && whole && shared && !matches!(matrix.order, Order::Panel { .. })
 }
 
 /// Whether D is alpha times the sums and no more, by rows, in a type that the shader stores eight of at once.
-fn bare(p: &GemmProblem) -> bool {
+fn bare(p: &GemmSpec) -> bool {
     let epilogue = &p.epilogue;
     let added = p.c != Addend::None || epilogue.bias.is_some() || epilogue.residual.is_some();
     let changed = epilogue.act != Act::Identity || epilogue.gate != Gate::None || p.acc == Acc::F16;
@@ -164,7 +269,13 @@ fn bare(p: &GemmProblem) -> bool {
 }
 
 /// Times a copy's time that a problem of few rows takes on an H200, where only one step of B is on its way.
-pub(super) const READING: f64 = 1.9;
+pub(crate) const READING: f64 = 1.9;
+
+/// What the step that adds parts of k costs beside their bytes, as bytes: its launch and its start, as on an H200.
+const SECOND_STEP: f64 = 20e6;
+
+/// Elements along k that a part has at least.
+const LEAST_PART: u32 = 256;
 
 impl Kernel<Gemm> for Coopmat {
     fn name(&self) -> &'static str {
@@ -172,31 +283,22 @@ impl Kernel<Gemm> for Coopmat {
     }
 
     fn code(&self) -> u64 {
-        const { source_hash(include_bytes!("coopmat.rs")) ^ F16.hash().rotate_left(1) ^ BF16.hash().rotate_left(2) }
+        CODE
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        let mma = matrices(caps, p)?;
-        if p.b.dtype() != p.a.dtype() {
-            return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
-        }
-        plain(p.spec())?;
-        let have = caps.shared_bytes.into();
-        let never = Unsupported::SharedMemory { need: TILES[3].shared_bytes(mma).into(), have };
-        Variants::filter(TILES.len() as u8, never, |v| TILES[usize::from(v.0)].fits(caps, mma))
+        supports(caps, p.spec())
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
         let bytes = READING * p.bytes() as f64 / caps.bytes_per_s;
-        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + TILES[usize::from(variant.0)].seconds(caps, p).max(bytes))
+        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + TILES[usize::from(variant.0)].least_seconds(caps, p).max(bytes))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        let shader = if p.a.dtype() == DType::F16 { &F16 } else { &BF16 };
-        let main = TILES[usize::from(variant.0)].main(device.caps(), p, self.name(), shader);
-        let code = product(device, p.spec(), main)?;
-        // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })
+        let (code, scratch) = TILES[usize::from(variant.0)].ready(device, p, self.name(), shader(p.spec()))?;
+        // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, scratch, code) })
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::{
     coopmat::{READING, TILES, Tile, matrices},
-    form::{product, weighed},
+    form::{SPLITS, weighed},
 };
 use crate::{
     layouts::RUN,
@@ -16,7 +16,7 @@ use crate::{
 use kp_hal::{
     Caps, DType, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     caps::MmaShape,
-    op::{Gemm, GemmProblem, Order},
+    op::{Gemm, GemmProblem, GemmSpec, Order},
     source_hash,
 };
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const NARROW: [DType; 8] =
     [DType::E4m3, DType::E5m2, DType::E2m1, DType::Nf4, DType::I4, DType::U4, DType::I8, DType::U8];
 
 /// How much longer products take for widening B, on an H200.
-const WIDENING: f64 = 3.2;
+pub(crate) const WIDENING: f64 = 1.3;
 
 impl Tile {
     /// What B's columns are multiplied by besides, and numbers of NF4.
@@ -41,59 +41,69 @@ impl Tile {
     }
 }
 
+/// What the kernel is made of.
+pub(crate) const CODE: u64 = source_hash(include_bytes!("coopmat_weights.rs"))
+    ^ source_hash(include_bytes!("coopmat.rs")).rotate_left(1)
+    ^ F16.hash().rotate_left(2)
+    ^ BF16.hash().rotate_left(3)
+    ^ SPLITS.hash().rotate_left(4);
+
+/// The shader for A's type.
+pub(crate) fn shader(p: &GemmSpec) -> &'static Shader {
+    if p.a.dtype() == DType::F16 { &F16 } else { &BF16 }
+}
+
+/// The variants that suit a device and a product.
+pub(crate) fn supports(caps: &Caps, p: &GemmSpec) -> Support {
+    let mma = matrices(caps, p)?;
+    if !NARROW.contains(&p.b.dtype()) {
+        return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+    }
+    if p.b.order != Order::Col {
+        return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+    }
+    weighed(p)?;
+    let (_, depth) = p.b.format.block();
+    if depth != u32::MAX && !depth.is_multiple_of(RUN) {
+        let (multiple, got) = (RUN.into(), depth.into());
+        return Err(Unsupported::Align { dim: "elements that share a scale", multiple, got });
+    }
+    let fits = |tile: &Tile| tile.fits(caps, mma) && tile.weighed_bytes(mma) <= caps.shared_bytes;
+    // A driver for processors compiles each for seconds, and none is better than another there.
+    let first = TILES.iter().position(fits).filter(|_| caps.kind == DeviceKind::SoftwareGpu);
+    let never = Unsupported::SharedMemory {
+        need: TILES.iter().map(|tile| tile.weighed_bytes(mma)).min().unwrap_or(0).into(),
+        have: caps.shared_bytes.into(),
+    };
+    Variants::filter(TILES.len() as u8, never, |v| {
+        let at = usize::from(v.0);
+        fits(&TILES[at]) && first.is_none_or(|first| at == first)
+    })
+}
+
 impl Kernel<Gemm> for CoopmatWeights {
     fn name(&self) -> &'static str {
         "coopmat_weights"
     }
 
     fn code(&self) -> u64 {
-        const {
-            source_hash(include_bytes!("coopmat_weights.rs"))
-                ^ source_hash(include_bytes!("coopmat.rs")).rotate_left(1)
-                ^ F16.hash().rotate_left(2)
-                ^ BF16.hash().rotate_left(3)
-        }
+        CODE
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        let mma = matrices(caps, p)?;
-        if !NARROW.contains(&p.b.dtype()) {
-            return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
-        }
-        if p.b.order != Order::Col {
-            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
-        }
-        weighed(p.spec())?;
-        let (_, depth) = p.b.format.block();
-        if depth != u32::MAX && !depth.is_multiple_of(RUN) {
-            let (multiple, got) = (RUN.into(), depth.into());
-            return Err(Unsupported::Align { dim: "elements that share a scale", multiple, got });
-        }
-        let fits = |tile: &Tile| tile.fits(caps, mma) && tile.weighed_bytes(mma) <= caps.shared_bytes;
-        // A driver for processors compiles each for seconds, and none is better than another there.
-        let first = TILES.iter().position(fits).filter(|_| caps.kind == DeviceKind::SoftwareGpu);
-        let never = Unsupported::SharedMemory {
-            need: TILES.iter().map(|tile| tile.weighed_bytes(mma)).min().unwrap_or(0).into(),
-            have: caps.shared_bytes.into(),
-        };
-        Variants::filter(TILES.len() as u8, never, |v| {
-            let at = usize::from(v.0);
-            fits(&TILES[at]) && first.is_none_or(|first| at == first)
-        })
+        supports(caps, p.spec())
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
-        let work = WIDENING * TILES[usize::from(variant.0)].seconds(caps, p);
+        let work = WIDENING * TILES[usize::from(variant.0)].least_seconds(caps, p);
         // Steps wait for memory as long as if B had 16 bits.
         let bytes = 2.0 * f64::from(p.batch) * f64::from(p.n) * f64::from(p.k);
         Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(READING * bytes / caps.bytes_per_s))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        let shader = if p.a.dtype() == DType::F16 { &F16 } else { &BF16 };
-        let main = TILES[usize::from(variant.0)].main(device.caps(), p, self.name(), shader);
-        let code = product(device, p.spec(), main)?;
-        // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })
+        let (code, scratch) = TILES[usize::from(variant.0)].ready(device, p, self.name(), shader(p.spec()))?;
+        // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
+        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, scratch, code) })
     }
 }

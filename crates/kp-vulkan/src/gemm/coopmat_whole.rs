@@ -100,7 +100,9 @@ impl Kernel<Gemm> for CoopmatWhole {
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
         let bytes = READING * p.bytes() as f64 / caps.bytes_per_s;
-        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + TILES[usize::from(variant.0)].seconds(caps, p).max(bytes))
+        Nanos::from_secs(
+            caps.launch_ns as f64 * 1e-9 + TILES[usize::from(variant.0)].seconds_in(caps, p.spec(), 1).max(bytes),
+        )
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {

@@ -2,14 +2,19 @@
 //! arguments that are pushed. Field by field as `kernels/gemm/glsl/finish.glsl` declares them.
 
 use crate::{
-    launch::{Arguments, Once, push},
+    device::VulkanDevice,
+    launch::{Arguments, Once, groups, push},
     layouts::{Check, counts, form, pushed_ld, reads, scale_order, stores},
-    pipelines::Build,
-    shaders::Shader,
+    pipelines::{Build, Function},
+    queue::VulkanQueue,
+    shaders::{Shader, shader},
 };
 use kp_hal::{
-    DType, Device, Launch, Result, Unsupported,
-    op::{Acc, Addend, Format, Gemm, GemmArgs, GemmSpec, Order, Scheme, Sparsity},
+    DType, Device, Launch, Queue, Result, Slice, Unsupported,
+    op::{
+        Acc, Addend, Epilogue, Format, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs, Grouping, Matrix, Order,
+        Scheme, Sparsity,
+    },
 };
 use std::sync::Arc;
 
@@ -35,7 +40,7 @@ push! {
         d_ld: u32,
         alpha: f32,
         beta: f32,
-        unused: u32,
+        splits: u32,
     }
 }
 
@@ -129,42 +134,166 @@ pub(super) struct Main {
     pub(super) tile: (u32, u32),
 }
 
+impl Main {
+    /// The pipeline's constants.
+    fn build(&self, spec: &GemmSpec, grouping: Option<Grouping>) -> Build {
+        let mut constants: Vec<u32> = constants(spec).into_iter().chain(self.constants.iter().copied()).collect();
+        // As in `kernels/gemm/glsl/groups.glsl`.
+        constants[9] |= match grouping {
+            None => 0,
+            Some(Grouping::Contiguous) => 1 << 8,
+            Some(Grouping::Masked) => 1 << 9,
+        };
+        if let Some(scales) = scales(spec.b.format) {
+            assert!(constants.len() <= SCALES, "{} constants before those of scales", constants.len());
+            constants.resize(SCALES, 0);
+            constants.extend(scales);
+        }
+        Build { shader: self.shader, constants, subgroup: self.subgroup }
+    }
+
+    /// Tiles of a product, at most.
+    fn tiles(&self, spec: &GemmSpec, grouping: Option<Grouping>) -> u64 {
+        let (rows, cols) = self.tile;
+        let down = match grouping {
+            // Each group ends with one that is cut off.
+            Some(Grouping::Contiguous) if spec.m > 0 => u64::from(spec.m.div_ceil(rows)) + u64::from(spec.batch),
+            _ => u64::from(spec.batch) * u64::from(spec.m.div_ceil(rows)),
+        };
+        down * u64::from(spec.n.div_ceil(cols))
+    }
+}
+
+impl ProductPush {
+    fn new(spec: &GemmSpec) -> Self {
+        Self {
+            a_stride: spec.a.stride,
+            b_stride: spec.b.stride,
+            d_stride: spec.d.stride,
+            batch: spec.batch,
+            m: spec.m,
+            n: spec.n,
+            k: spec.k,
+            a_ld: pushed_ld(&spec.a),
+            b_ld: pushed_ld(&spec.b),
+            d_ld: pushed_ld(&spec.d),
+            splits: 1,
+            ..Self::default()
+        }
+    }
+}
+
 /// A product made ready.
 ///
 /// # Errors
 /// `Driver` if the driver refuses the kernel.
 pub(super) fn product(device: &Arc<dyn Device>, spec: &GemmSpec, main: Main) -> Result<Box<dyn Launch<Gemm>>> {
-    let mut constants: Vec<u32> = constants(spec).into_iter().chain(main.constants).collect();
-    if let Some(scales) = scales(spec.b.format) {
-        assert!(constants.len() <= SCALES, "{} constants before those of scales", constants.len());
-        constants.resize(SCALES, 0);
-        constants.extend(scales);
+    let (build, tiles) = (main.build(spec, None), main.tiles(spec, None));
+    Ok(Box::new(Once::new(device, main.name, &build, tiles, ProductPush::new(spec))?))
+}
+
+/// A product of groups of rows made ready, by a shader that includes `groups.glsl`.
+///
+/// # Errors
+/// As [`product`].
+pub(super) fn grouped(
+    device: &Arc<dyn Device>,
+    spec: &GemmSpec,
+    grouping: Grouping,
+    main: Main,
+) -> Result<Box<dyn Launch<GroupedGemm>>> {
+    let (build, tiles) = (main.build(spec, Some(grouping)), main.tiles(spec, Some(grouping)));
+    Ok(Box::new(Once::new(device, main.name, &build, tiles, ProductPush::new(spec))?))
+}
+
+/// The product whose results are what a part of k adds to `spec`'s sums.
+pub(super) fn part(spec: &GemmSpec) -> GemmSpec {
+    GemmSpec {
+        c: Addend::None,
+        d: Matrix::tight(DType::F32, Order::Row, spec.m, spec.n),
+        epilogue: Epilogue::default(),
+        acc: Acc::F32,
+        ..*spec
     }
-    let build = Build { shader: main.shader, constants, subgroup: main.subgroup };
-    let (rows, cols) = main.tile;
-    let tiles = u64::from(spec.batch) * u64::from(spec.m.div_ceil(rows)) * u64::from(spec.n.div_ceil(cols));
-    let push = ProductPush {
-        a_stride: spec.a.stride,
-        b_stride: spec.b.stride,
-        d_stride: spec.d.stride,
-        batch: spec.batch,
-        m: spec.m,
-        n: spec.n,
-        k: spec.k,
-        a_ld: pushed_ld(&spec.a),
-        b_ld: pushed_ld(&spec.b),
-        d_ld: pushed_ld(&spec.d),
-        ..ProductPush::default()
-    };
-    Ok(Box::new(Once::new(device, main.name, &build, tiles, push)?))
+}
+
+/// Bytes of scratch of a product in `splits` parts.
+pub(super) fn parts_bytes(spec: &GemmSpec, splits: u32) -> u64 {
+    4 * u64::from(spec.batch) * u64::from(splits) * u64::from(spec.m) * u64::from(spec.n)
+}
+
+pub(super) static SPLITS: Shader = shader!("gemm", "splits", open 12 but []);
+
+/// Threads of a group of what adds parts, each of which makes two numbers.
+const THREADS: u64 = 256;
+
+/// A product in `splits` parts of k made ready: `main` makes [`part`]s of it, which are added in their order.
+///
+/// # Errors
+/// As [`product`].
+pub(super) fn split(
+    device: &Arc<dyn Device>,
+    spec: &GemmSpec,
+    main: Main,
+    splits: u32,
+) -> Result<Box<dyn Launch<Gemm>>> {
+    let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
+    let part = part(spec);
+    let function = vulkan.function(&main.build(&part, None))?;
+    let tiles = u64::from(splits) * main.tiles(&part, None);
+    let parts = (function, groups(tiles, vulkan.max_groups()), ProductPush { splits, ..ProductPush::new(&part) });
+    let function = vulkan.function(&Build { shader: &SPLITS, constants: constants(spec), subgroup: None })?;
+    let pairs = u64::from(spec.batch) * u64::from(spec.m) * u64::from(spec.n.div_ceil(2));
+    let push = ProductPush { splits, ..ProductPush::new(spec) };
+    let sum = (function, groups(pairs.div_ceil(THREADS), vulkan.max_groups()), push);
+    Ok(Box::new(Split { name: main.name, parts, sum }))
+}
+
+/// The launches of a product in parts.
+#[derive(Debug)]
+struct Split {
+    name: &'static str,
+    parts: (Function, u32, ProductPush),
+    sum: (Function, u32, ProductPush),
+}
+
+impl Launch<Gemm> for Split {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
+        let queue: &mut VulkanQueue = queue.downcast_mut().expect("same device, so same backend");
+        let scratch = queue.scratch_addr();
+        let (function, groups, push) = self.parts;
+        let (a, b) = (args.a.addr(), args.b.addr());
+        let given = given([&args.b_scale, &args.b_global, &args.b_zero]);
+        let push = ProductPush { a, b, d: scratch, given, alpha: 1.0, ..push };
+        // SAFETY: the function takes these arguments and came from the plan's device; the plan has asked for the scratch that the parts
+        // take; the rest is the caller's promise.
+        unsafe { queue.launch(self.name, function, groups, &push) }?;
+        let (function, groups, push) = self.sum;
+        let push = ProductPush { a: scratch, ..Arguments::<Gemm>::with(push, args) };
+        // SAFETY: as above.
+        unsafe { queue.launch("splits", function, groups, &push) }
+    }
+}
+
+/// The addresses of those operands that there are, one behind the other.
+fn given<const N: usize>(all: [&Option<Slice<'_>>; N]) -> [u64; MOST_GIVEN] {
+    let mut given = [0; MOST_GIVEN];
+    given.iter_mut().zip(all.into_iter().flatten()).for_each(|(place, slice)| *place = slice.addr());
+    given
 }
 
 impl Arguments<Gemm> for ProductPush {
     fn with(self, args: &GemmArgs<'_>) -> Self {
-        let all = [&args.c, &args.bias, &args.residual, &args.b_scale, &args.b_global, &args.b_zero];
-        let mut given = [0; MOST_GIVEN];
-        given.iter_mut().zip(all.into_iter().flatten()).for_each(|(place, slice)| *place = slice.addr());
+        let given = given([&args.c, &args.bias, &args.residual, &args.b_scale, &args.b_global, &args.b_zero]);
         Self { a: args.a.addr(), b: args.b.addr(), d: args.d.addr(), given, alpha: args.alpha, beta: args.beta, ..self }
+    }
+}
+
+impl Arguments<GroupedGemm> for ProductPush {
+    fn with(self, args: &GroupedGemmArgs<'_>) -> Self {
+        let mut given = given([&args.bias, &args.residual, &args.b_scale, &args.b_global, &args.b_zero]);
+        given[MOST_GIVEN - 1] = args.groups.addr();
+        Self { a: args.a.addr(), b: args.b.addr(), d: args.d.addr(), given, alpha: args.alpha, ..self }
     }
 }
 

@@ -10,14 +10,14 @@
 //!             up to eight or sixteen rows there, weights of 16 bits and fewer, at the speed of memory
 //! few_rows.rs up to eight rows, at the speed of memory, on the ordinary units
 //! simt.rs     types of 32 bits and fewer in every form, on any device
-//! form.rs     what a problem's layouts, types and epilogue are to the shaders
+//! form.rs     what a problem's layouts, types and epilogue are to the shaders; products in parts of k
 //! full.rs     the same with scales, groups and whole numbers
 //! store.rs    the second step, where D is scaled
 //! ```
 
-mod coopmat;
+pub(crate) mod coopmat;
 mod coopmat_few_rows;
-mod coopmat_weights;
+pub(crate) mod coopmat_weights;
 mod coopmat_whole;
 mod few_rows;
 mod form;

@@ -6,7 +6,7 @@ use crate::gemm::{
     simt::{CODE, estimate, ready, supports},
 };
 use kp_hal::{
-    Caps, Device, Kernel, Nanos, Plan, Result, Support, Variant,
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
     op::{GroupedGemm, GroupedGemmProblem, Spec},
     source_hash,
 };
@@ -29,6 +29,9 @@ impl Kernel<GroupedGemm> for Simt {
     }
 
     fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
+        if super::is_invariant_elsewhere(caps, p, "simt") {
+            return Err(Unsupported::Repro { asked: p.repro() });
+        }
         supports(caps, form(p))
     }
 
