@@ -4,7 +4,10 @@
 //! sums in f32. A driver without the extension does not refuse such a shader: it computes something else. So what it lists is
 //! all that is asked for.
 
-use super::form::{self, Main, SPLITS, part, parts_bytes, plain, product};
+use super::{
+    form::{self, Main, part, parts_bytes, plain, product},
+    splits::SPLITS,
+};
 use crate::{
     caps::{COOPMAT, COOPMAT_BF16, mma_shape},
     shaders::{Shader, shader},

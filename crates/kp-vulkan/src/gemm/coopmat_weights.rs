@@ -7,7 +7,8 @@
 
 use super::{
     coopmat::{READING, TILES, Tile, matrices},
-    form::{SPLITS, weighed},
+    form::weighed,
+    splits::SPLITS,
 };
 use crate::{
     layouts::RUN,

@@ -1,13 +1,14 @@
 //! What a problem's layouts, types and epilogue are to the shaders: constants that a pipeline is made with, and the
 //! arguments that are pushed. Field by field as `kernels/gemm/glsl/finish.glsl` declares them.
 
+use super::splits::SPLITS;
 use crate::{
     device::VulkanDevice,
     launch::{Arguments, Once, groups, push},
     layouts::{Check, counts, form, pushed_ld, reads, scale_order, stores},
     pipelines::{Build, Function},
     queue::VulkanQueue,
-    shaders::{Shader, shader},
+    shaders::Shader,
 };
 use kp_hal::{
     DType, Device, Launch, Queue, Result, Slice, Unsupported,
@@ -221,8 +222,6 @@ pub(super) fn part(spec: &GemmSpec) -> GemmSpec {
 pub(super) fn parts_bytes(spec: &GemmSpec, splits: u32) -> u64 {
     4 * u64::from(spec.batch) * u64::from(splits) * u64::from(spec.m) * u64::from(spec.n)
 }
-
-pub(super) static SPLITS: Shader = shader!("gemm", "splits", open 12 but []);
 
 /// Threads of a group of what adds parts, each of which makes two numbers.
 const THREADS: u64 = 256;

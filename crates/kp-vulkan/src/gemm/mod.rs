@@ -10,8 +10,9 @@
 //!             up to eight or sixteen rows there, weights of 16 bits and fewer, at the speed of memory
 //! few_rows.rs up to eight rows, at the speed of memory, on the ordinary units
 //! simt.rs     types of 32 bits and fewer in every form, on any device
-//! form.rs     what a problem's layouts, types and epilogue are to the shaders; products in parts of k
+//! form.rs     what a problem's layouts, types and epilogue are to the shaders
 //! full.rs     the same with scales, groups and whole numbers
+//! splits.rs   the second step, where k is in parts
 //! store.rs    the second step, where D is scaled
 //! ```
 
@@ -23,6 +24,7 @@ mod few_rows;
 mod form;
 pub(crate) mod full;
 pub(crate) mod simt;
+mod splits;
 mod store;
 
 use kp_hal::{

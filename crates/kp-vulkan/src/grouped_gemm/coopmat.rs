@@ -1,71 +1,39 @@
-//! Products of groups of rows on the matrix unit, by the shaders of `gemm`'s `coopmat` and `coopmat_weights`: each group has tiles of its
-//! own, which are found on the device.
+//! D\[rows of g\] = A\[rows of g\]·B\[g\] of f16 or bf16 on the matrix unit, by the shader of `gemm`'s `coopmat`.
 
-use crate::{
-    caps::COOPMAT,
-    gemm::{
-        coopmat::{self, READING, TILES},
-        coopmat_weights::{self, WIDENING},
-    },
-    shaders::Shader,
-};
+use super::tiles;
+use crate::gemm::coopmat as of_gemm;
 use kp_hal::{
-    Caps, Device, DeviceKind, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{GemmSpec, GroupedGemm, GroupedGemmProblem, Spec},
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Variant,
+    op::{GroupedGemm, GroupedGemmProblem},
     source_hash,
 };
 use std::sync::Arc;
 
-/// A kernel of plain products whose tiles serve groups.
-pub(crate) struct Coopmat {
-    name: &'static str,
-    code: u64,
-    supports: fn(&Caps, &GemmSpec) -> Support,
-    shader: fn(&GemmSpec) -> &'static Shader,
-    /// Times what tiles of 16-bit floats take.
-    slower: f64,
-}
-
-/// A and B of f16 or bf16.
-pub(crate) static PLAIN: Coopmat =
-    Coopmat { name: "coopmat", code: coopmat::CODE, supports: coopmat::supports, shader: coopmat::shader, slower: 1.0 };
-
-/// B of 8 or 4 bits.
-pub(crate) static WEIGHTS: Coopmat = Coopmat {
-    name: "coopmat_weights",
-    code: coopmat_weights::CODE,
-    supports: coopmat_weights::supports,
-    shader: coopmat_weights::shader,
-    slower: WIDENING,
-};
+/// The kernel for matrix units that subgroups share.
+pub(crate) struct Coopmat;
 
 impl Kernel<GroupedGemm> for Coopmat {
     fn name(&self) -> &'static str {
-        self.name
+        "coopmat"
     }
 
     fn code(&self) -> u64 {
-        const { source_hash(include_bytes!("coopmat.rs")) }.rotate_left(9) ^ self.code
+        const {
+            source_hash(include_bytes!("coopmat.rs"))
+                ^ source_hash(include_bytes!("tiles.rs")).rotate_left(9)
+                ^ of_gemm::CODE.rotate_left(1)
+        }
     }
 
     fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
-        let all = (self.supports)(caps, &p.spec().gemm)?;
-        // A driver for processors compiles each for seconds, and none is better than another there.
-        let first = all.iter().next().filter(|_| caps.kind == DeviceKind::SoftwareGpu);
-        let never = Unsupported::Feature { need: COOPMAT };
-        Variants::filter(TILES.len() as u8, never, |v| all.contains(v) && first.is_none_or(|first| v == first))
+        tiles::supports(caps, of_gemm::supports(caps, &p.spec().gemm))
     }
 
     fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {
-        let work = self.slower * TILES[usize::from(variant.0)].grouped_seconds(caps, p);
-        let bytes = READING * p.bytes() as f64 / caps.bytes_per_s;
-        Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(bytes))
+        tiles::estimate(caps, p, variant, 1.0)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
-        let shader = (self.shader)(&p.spec().gemm);
-        let code = TILES[usize::from(variant.0)].grouped(device, p, self.name, shader)?;
-        // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name, variant, device.id(), p, 0, code) })
+        tiles::plan(device, p, variant, self.name(), of_gemm::shader(&p.spec().gemm))
     }
 }

@@ -1,7 +1,9 @@
 //! Matrix products of groups of rows.
 
 mod coopmat;
+mod coopmat_weights;
 mod simt;
+mod tiles;
 
 use kp_hal::{
     Caps, KernelList,
@@ -9,7 +11,7 @@ use kp_hal::{
 };
 
 /// Best first.
-pub(crate) const LIST: KernelList<GroupedGemm> = &[&coopmat::PLAIN, &coopmat::WEIGHTS, &simt::Simt];
+pub(crate) const LIST: KernelList<GroupedGemm> = &[&coopmat::Coopmat, &coopmat_weights::CoopmatWeights, &simt::Simt];
 
 /// Whether a kernel before `name` runs `p`, and a row's bits may not depend on how many there are: kernels add in orders of their own, so
 /// the first takes a row whatever their number is.
