@@ -14,7 +14,7 @@
 use super::{
     chunk::{Inputs, base},
     places::{Dims, Places, Rows, lse_index},
-    plan::SOURCES,
+    plan::{SOURCES, floors},
     product::LANES,
     sight::Tile,
     sixteen::{CHUNK, Order, PAGE, add, dots, scale, sixteen},
@@ -83,7 +83,7 @@ impl Kernel<Attention> for Avx512Decode {
     }
 
     fn estimate(&self, caps: &Caps, p: &AttentionProblem, _: Variant) -> Nanos {
-        let (compute, memory) = Nanos::floors(caps, p);
+        let (compute, memory) = floors(caps, p);
         // Each number meets so few others that taking it from memory shows most.
         Nanos::from_secs((compute.as_secs() * 2.0).max(memory.as_secs()) / 0.9)
     }

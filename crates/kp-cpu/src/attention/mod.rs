@@ -8,6 +8,7 @@ pub(crate) mod plan;
 mod portable;
 pub(crate) mod product;
 pub(crate) mod read;
+mod run;
 pub(crate) mod sight;
 mod sixteen;
 pub(crate) mod soon;

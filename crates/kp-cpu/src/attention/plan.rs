@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{kernel, threads};
 use kp_hal::{
-    Caps, DType, Support, Unsupported, Variant, Variants,
-    op::{AttentionSpec, Repro},
+    Caps, DType, Nanos, Support, Unsupported, Variant, Variants,
+    op::{AttentionProblem, AttentionSpec, Repro, Spec},
     source_hash,
 };
 use std::borrow::Cow;
@@ -37,6 +37,14 @@ pub(crate) fn supports(caps: &Caps, spec: &AttentionSpec, repro: Repro) -> Suppo
     Variants::filter(VARIANTS, otherwise, |variant| {
         runs(variant) && (repro != Repro::BatchInvariant || fused(variant) == any_fused)
     })
+}
+
+/// Time at the peak of the numbers that loops compute in, f32 unless an operand is f64, and at peak bandwidth.
+pub(crate) fn floors(caps: &Caps, problem: &AttentionProblem) -> (Nanos, Nanos) {
+    let (compute, memory) = Nanos::floors(caps, problem);
+    let stored = problem.rate_dtype();
+    let computed = if stored == DType::F64 { DType::F64 } else { DType::F32 };
+    (Nanos::from_secs(compute.as_secs() * caps.rates.get(stored) / caps.rates.get(computed)), memory)
 }
 
 /// One of the two passes, planned; a row is a query in one head of its group.
