@@ -183,6 +183,18 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
+/// What the processor has, and tiles, which tests imitate where there are none.
+#[cfg(test)]
+pub(crate) fn with_tiles() -> Caps {
+    let mut caps = info().caps;
+    #[cfg(target_arch = "x86_64")]
+    if amx::is_imitated() {
+        let tiles = ["amx-tile", "amx-bf16", "amx-int8"].map(Into::into);
+        caps.set_features(caps.features.clone().into_iter().chain(tiles));
+    }
+    caps
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,7 @@
 //! The kernels of `attention`, best first.
 
+#[cfg(target_arch = "x86_64")]
+mod amx_bf16;
 mod avx512_decode;
 pub(crate) mod chunk;
 pub(crate) mod machine;
@@ -14,8 +16,15 @@ mod sixteen;
 pub(crate) mod soon;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 pub(crate) mod turn;
 
 use kp_hal::{KernelList, op::Attention};
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) const KERNELS: KernelList<Attention> =
+    &[&avx512_decode::Avx512Decode, &amx_bf16::AmxBf16, &portable::Portable];
+
+#[cfg(not(target_arch = "x86_64"))]
 pub(crate) const KERNELS: KernelList<Attention> = &[&avx512_decode::Avx512Decode, &portable::Portable];

@@ -17,7 +17,7 @@ mod avx512_small;
 pub(crate) mod blocks;
 mod cuts;
 #[cfg(target_arch = "x86_64")]
-mod few;
+pub(crate) mod few;
 mod few_rows;
 pub(crate) mod finish;
 pub(crate) mod packed;
@@ -25,7 +25,7 @@ pub(crate) mod product;
 pub(crate) mod side;
 mod tile;
 #[cfg(target_arch = "x86_64")]
-mod vnni;
+pub(crate) mod vnni;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni_few_rows;
 #[cfg(target_arch = "x86_64")]

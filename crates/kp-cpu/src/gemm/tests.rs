@@ -1,9 +1,9 @@
 //! Every kernel and variant against three nested loops in f64.
 
 use super::product::Summing;
-use crate::numbers;
+use crate::{caps::with_tiles, numbers};
 use kp_hal::{
-    Buffer, Caps, DType, Device, Kernel, MemoryKind, Op, Queue, Slice,
+    Buffer, DType, Device, Kernel, MemoryKind, Op, Queue, Slice,
     op::{self, Addend, Args, Gate, Gemm, GemmProblem, GemmSpec, Scheme, Sparsity, View},
 };
 use std::sync::Arc;
@@ -172,7 +172,7 @@ impl Machine {
         operands: &Operands,
         (alpha, beta): (f32, f32),
     ) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let Ok(variants) = kernel.supports(&caps(&*self.device), problem) else { return Vec::new() };
+        let Ok(variants) = kernel.supports(&with_tiles(), problem) else { return Vec::new() };
         variants
             .iter()
             .map(|variant| {
@@ -198,17 +198,6 @@ impl Machine {
             })
             .collect()
     }
-}
-
-/// What the processor has, and tiles, which tests imitate where there are none.
-fn caps(device: &dyn Device) -> Caps {
-    let mut caps = device.info().caps.clone();
-    #[cfg(target_arch = "x86_64")]
-    if crate::amx::is_imitated() {
-        let tiles = ["amx-tile", "amx-bf16", "amx-int8"].map(Into::into);
-        caps.set_features(caps.features.clone().into_iter().chain(tiles));
-    }
-    caps
 }
 
 fn check(problem: &str, scalars: (f32, f32)) {

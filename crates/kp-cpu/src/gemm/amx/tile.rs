@@ -198,18 +198,25 @@ impl Tile {
             // SAFETY: within the operand, says the caller.
             unsafe { at.cast::<[u8; 4]>().read() }
         };
-        for (row, column) in (0..2 * ROWS).flat_map(|row| (0..2 * ROWS).map(move |column| (row, column))) {
-            let at = self.sums[row / ROWS].wrapping_byte_add(row % ROWS * self.sums_ld).wrapping_add(column);
+        let places = || (0..2 * ROWS).flat_map(|row| (0..2 * ROWS).map(move |column| (row, column)));
+        let at = |row: usize, column| {
+            self.sums[row / ROWS].wrapping_byte_add(row % ROWS * self.sums_ld).wrapping_add(column)
+        };
+        let total = |(row, column)| {
             // SAFETY: within the sums, says the caller.
-            unsafe {
-                let mut total = if self.first == 1 { 0 } else { at.read() };
-                for (step, k) in (0..self.steps).flat_map(|step| (0..ROWS).map(move |k| (step, k))) {
-                    let left = four(&self.left, row / ROWS, step, row % ROWS, k);
-                    let right = four(&self.right, column / ROWS, step, k, column % ROWS);
-                    total = sum(total, left, right);
-                }
-                at.write(total);
+            let mut total = if self.first == 1 { 0 } else { unsafe { at(row, column).read() } };
+            for (step, k) in (0..self.steps).flat_map(|step| (0..ROWS).map(move |k| (step, k))) {
+                let left = four(&self.left, row / ROWS, step, row % ROWS, k);
+                let right = four(&self.right, column / ROWS, step, k, column % ROWS);
+                total = sum(total, left, right);
             }
+            total
+        };
+        // Two tiles of sums may be one: nothing is stored before everything is loaded.
+        let totals: Vec<u32> = places().map(total).collect();
+        for ((row, column), total) in places().zip(totals) {
+            // SAFETY: as above.
+            unsafe { at(row, column).write(total) };
         }
     }
 }

@@ -1,0 +1,404 @@
+//! One tile of rows against one chunk of keys by tiles of AMX; rows are lanes, as in [`super::chunk`].
+//!
+//! ```text
+//!                     left, tiles of 16 × 64 bytes      right, lines of 16 words       made
+//!   scores            rows of K as they were copied     pairs of numbers of Q          S [key][row] = K · Qᵀ
+//!   weights                                                                            P = 2^(S − m), in pairs of keys
+//!   sums              columns of V                      P, where S was                 A [number][row] += Vᵀ · P
+//! ```
+//! So scores come as lanes and weights in pairs of keys without any exchange of lanes; V alone is turned, once for all rows of the
+//! tile. Weights are counted from m, which follows a row's largest score only once that has grown by a factor of [`SLACK`]:
+//! sums are seldom rescaled, and no weight is far above 1.
+
+use super::{
+    chunk::{BLOCK as KEYS, Inputs, Job, PANEL, Room, State, Task, shape},
+    machine::Compiled,
+    places::Source,
+    sight::{Lanes, Tile as Rows},
+    soon::Soon,
+    turn::Turns,
+};
+use crate::{
+    amx::{ROW_BYTES, ROWS, Tiles},
+    gemm::{
+        amx::tile::{Dot, Operand, Tile},
+        few::columns::bytes_mut,
+        vnni::pack::transposed,
+    },
+    memory::numbers_mut,
+    simd::{Avx512, vector::Vectors},
+};
+use kp_hal::Variant;
+use std::{
+    arch::x86_64::{
+        __m512, __m512i, __mmask32, _CMP_GT_OQ, _CMP_NEQ_UQ, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
+        _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cmpge_epu16_mask, _mm512_fmadd_ps,
+        _mm512_mask_blend_epi16, _mm512_mask_mov_ps, _mm512_maskz_loadu_epi16, _mm512_max_epu16, _mm512_max_ps,
+        _mm512_mul_ps, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+        _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_ps, _mm512_unpackhi_epi16,
+        _mm512_unpacklo_epi16,
+    },
+    ops::Range,
+};
+
+/// Rows, or keys, or values that are multiplied together: those of two tiles.
+pub(super) const BLOCK: usize = 2 * ROWS;
+
+/// Numbers of bf16 of a tile's row.
+pub(super) const STEP: usize = ROW_BYTES / 2;
+
+/// Words of a row of scores, of Q and of sums, in bytes.
+const LD: usize = 4 * PANEL;
+
+/// How far a row's scores, which are exponents of 2, may exceed what they are counted from.
+const SLACK: f32 = 8.0;
+
+/// What the portable kernel's loops of AVX-512 do, by tiles.
+pub(super) fn chunk(job: Job<'_, '_, '_, f32>) {
+    let Job { inputs, tile, room, state, task, .. } = job;
+    match task {
+        // SAFETY: `supports` asked for the features.
+        Task::Load => unsafe { load(inputs, tile, room) },
+        // SAFETY: as above.
+        Task::Keys(keys) => unsafe { take(inputs, tile, keys, room, state) },
+        task => {
+            const AVX512: Variant = Variant(2);
+            (f32::machine(AVX512).chunk)(Job { inputs, tile, few: false, room, state, task });
+        }
+    }
+}
+
+/// Words of a row of Q or K: pairs of numbers, filled up with zeros to whole steps.
+fn words(inputs: &Inputs<'_, f32>) -> usize {
+    inputs.dims.qk.next_multiple_of(STEP) / 2
+}
+
+/// Reads the rows of Q: of each panel, `[pair of numbers][row]`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn load(inputs: &Inputs<'_, f32>, tile: &Rows<'_>, room: &mut Room<'_, f32>) {
+    let words = words(inputs);
+    let mut rows = tile.rows();
+    let out = words_of(room.q).as_chunks_mut::<PANEL>().0;
+    // Room for keys, which are not there yet.
+    let lines = bytes_mut(room.k);
+    for out in out.chunks_exact_mut(words).take(tile.rows.div_ceil(PANEL)) {
+        for line in lines.chunks_exact_mut(4 * words).take(PANEL) {
+            match rows.next() {
+                Some(row) => {
+                    let first = inputs.q.rows.first(tile.sequence.query(row.query), row.head);
+                    for (at, codes) in row_of(&inputs.q, first) {
+                        store(codes, &mut line[at..]);
+                    }
+                }
+                None => line.fill(0),
+            }
+        }
+        for lane in (0..PANEL).step_by(ROWS) {
+            for word in (0..words).step_by(ROWS) {
+                let places = std::array::from_fn(|i| 4 * ((lane + i) * words + word));
+                let mut turned = [[0; ROWS]; ROWS];
+                <Avx512 as Turns<f32>>::words(lines, &places, &mut turned);
+                for (out, turned) in out[word..].iter_mut().zip(&turned) {
+                    out[lane..lane + ROWS].copy_from_slice(turned);
+                }
+            }
+        }
+    }
+}
+
+/// Takes in keys.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn take(
+    inputs: &Inputs<'_, f32>,
+    tile: &Rows<'_>,
+    keys: Range<usize>,
+    room: &mut Room<'_, f32>,
+    state: &mut State<'_, f32>,
+) {
+    // SAFETY: `supports` asked for the features, and there is one of it on this thread until the end of this function.
+    let tiles = unsafe { Tiles::new() };
+    let (words, v_width) = (words(inputs), inputs.dims.v_width);
+    let picks = inputs.sight.picks();
+    // A positive factor changes nothing about what is largest.
+    let plain = inputs.softcap.is_none() && inputs.sight.slopes.is_empty() && inputs.scale > 0.0;
+    let scale = if plain { inputs.scale } else { 1.0 };
+    let mut start = keys.start / KEYS * KEYS;
+    while start < keys.end {
+        let end = keys.end.min(start + KEYS);
+        copy_rows(&inputs.k, tile, start..end, 4 * words, bytes_mut(room.k));
+        let bounded = turn_rows(&inputs.v, tile, start..end, bytes_mut(room.v));
+        let next = end..tile.end.min(end + KEYS);
+        let products = (KEYS + v_width).div_ceil(BLOCK) * PANEL / BLOCK;
+        let mut soon = Soon::of([&inputs.k, &inputs.v], tile, next, tile.rows.div_ceil(PANEL) * products);
+        for first in (0..tile.rows).step_by(PANEL) {
+            let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), (start, end)) else { continue };
+            let blocks = panel.rows.len().div_ceil(BLOCK);
+            let whole = panel.keys.next_multiple_of(BLOCK);
+            let q = &words_of(room.q)[first * words..][..words * PANEL];
+            for (key, block) in (0..whole).step_by(BLOCK).flat_map(|key| (0..blocks).map(move |block| (key, block))) {
+                let k = bytes_mut(room.k)[4 * words * key..][..4 * words * BLOCK].as_ptr();
+                let left = Operand { at: [k, k.wrapping_add(4 * words * ROWS)], ld: 4 * words, step: ROW_BYTES };
+                soon.ask();
+                let sums = &mut words_of(room.s)[key * PANEL..][..BLOCK * PANEL];
+                // SAFETY: rows of K, pairs of Q and room for scores are there, and `supports` asked for the features.
+                unsafe { product(left, right(q, block), words / ROWS, sums, block, true, &tiles) };
+            }
+            let s = &mut room.s[..panel.keys * PANEL];
+            if !plain {
+                s.iter_mut().for_each(|s| *s *= inputs.scale);
+            }
+            shape::<Avx512, f32>(inputs, &panel, Lanes::Rows, s, None);
+            if picks && !panel.pick(Lanes::Rows, s) {
+                continue;
+            }
+            // Keys that are not there.
+            room.s[panel.keys * PANEL..whole * PANEL].fill(f32::NEG_INFINITY);
+            let s = &mut room.s[..whole * PANEL];
+            let acc = &mut state.acc[first * v_width..][..v_width * PANEL];
+            for block in 0..blocks {
+                let (max, sum) = (&mut state.max[first..], &mut state.sum[first..]);
+                soften(s, block * BLOCK, scale, max, sum, acc);
+            }
+            let weights = words_of(s);
+            for (value, block) in (0..v_width).step_by(BLOCK).flat_map(|at| (0..blocks).map(move |block| (at, block))) {
+                let v = bytes_mut(room.v)[2 * KEYS * value..].as_ptr();
+                // Where a second tile of values is none, the first one once more.
+                let second = if value + ROWS < v_width { ROWS } else { 0 };
+                let left = Operand { at: [v, v.wrapping_add(2 * KEYS * second)], ld: 2 * KEYS, step: ROW_BYTES };
+                soon.ask();
+                let sums = &mut words_of(acc)[value * PANEL..][..(ROWS + second) * PANEL];
+                // SAFETY: as above, of columns of V, pairs of weights and sums.
+                unsafe { product(left, right(weights, block), whole / STEP, sums, block, false, &tiles) };
+            }
+            if !bounded {
+                add_unbounded(&inputs.v, tile, start..start + panel.keys, weights, acc);
+            }
+        }
+        start += KEYS;
+    }
+}
+
+fn words_of(numbers: &mut [f32]) -> &mut [u32] {
+    numbers_mut(bytes_mut(numbers))
+}
+
+/// Words of a block of rows as right operand, 16 lines a step.
+fn right(words: &[u32], block: usize) -> Operand {
+    let at = words[block * BLOCK..].as_ptr().cast::<u8>();
+    Operand { at: [at, at.wrapping_add(ROW_BYTES)], ld: LD, step: ROWS * LD }
+}
+
+/// A product, to columns of `block`, of rows of sums; 16 rows are 32 at one place.
+///
+/// # Safety
+/// - The operands have `steps` steps.
+/// - The processor has the instructions.
+unsafe fn product(
+    left: Operand,
+    right: Operand,
+    steps: usize,
+    sums: &mut [u32],
+    block: usize,
+    first: bool,
+    tiles: &Tiles,
+) {
+    let upper = sums[block * BLOCK..].as_mut_ptr();
+    let lower = upper.wrapping_add(sums.len() - ROWS * PANEL);
+    let tile = Tile { left, right, steps, sums: [upper, lower], sums_ld: LD, first: first.into() };
+    // SAFETY: passed on.
+    unsafe { tile.run(Dot::Bf16, tiles) };
+}
+
+/// The codes of a row from number `first` on, 64 bytes at a time, and the byte of the row at which they stand.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn row_of(source: &Source<'_>, first: usize) -> impl Iterator<Item = (usize, __m512i)> {
+    let dim = source.rows.dim;
+    let codes = &source.codes[2 * first..2 * (first + dim)];
+    (0..dim).step_by(STEP).map(move |at| {
+        let mask = u32::MAX >> (STEP - (dim - at).min(STEP));
+        // SAFETY: of 32 codes, those that are there.
+        (2 * at, unsafe { _mm512_maskz_loadu_epi16(mask, codes[2 * at..].as_ptr().cast()) })
+    })
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn store(codes: __m512i, out: &mut [u8]) {
+    let out = &mut out[..ROW_BYTES];
+    // SAFETY: there is room.
+    unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), codes) };
+}
+
+/// Copies at most a block of a tile's keys as rows of `ld` bytes, filled up with zeros; rows of no key keep what they had.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn copy_rows(source: &Source<'_>, tile: &Rows<'_>, keys: Range<usize>, ld: usize, out: &mut [u8]) {
+    for (at, token, count) in tile.sequence.stretches(keys) {
+        let first = source.rows.first(token, tile.kv_head);
+        for (i, out) in out[at * ld..].chunks_exact_mut(ld).take(count).enumerate() {
+            for (at, codes) in row_of(source, first + i * source.rows.ld) {
+                store(codes, &mut out[at..]);
+            }
+        }
+    }
+}
+
+/// Turns at most a block of a tile's values: `[number][key]`, zeros where there is none. Answers whether all are finite;
+/// those that are not become zeros.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn turn_rows(source: &Source<'_>, tile: &Rows<'_>, keys: Range<usize>, out: &mut [u8]) -> bool {
+    let dim = source.rows.dim;
+    let mut firsts = [usize::MAX; KEYS];
+    for (at, token, count) in tile.sequence.stretches(keys.clone()) {
+        let first = source.rows.first(token, tile.kv_head);
+        firsts[at..at + count].iter_mut().enumerate().for_each(|(i, place)| *place = first + i * source.rows.ld);
+    }
+    let (magnitude, infinity) = (_mm512_set1_epi16(0x7fff), _mm512_set1_epi16(0x7f80));
+    let mut bounded = true;
+    for (step, firsts) in firsts.chunks_exact(STEP).take(keys.len().div_ceil(STEP)).enumerate() {
+        for at in (0..dim).step_by(STEP) {
+            let mask: __mmask32 = u32::MAX >> (STEP - (dim - at).min(STEP));
+            let mut largest = _mm512_setzero_si512();
+            let mut read = |first: usize| {
+                if first == usize::MAX {
+                    return _mm512_setzero_si512();
+                }
+                let codes = &source.codes[2 * (first + at)..2 * (first + (at + STEP).min(dim))];
+                // SAFETY: of 32 codes, those that are there.
+                let codes = unsafe { _mm512_maskz_loadu_epi16(mask, codes.as_ptr().cast()) };
+                largest = _mm512_max_epu16(largest, _mm512_and_si512(codes, magnitude));
+                codes
+            };
+            // Of each 128 bits the lower and the upper four numbers, in pairs of keys.
+            let (mut low, mut high) = ([_mm512_setzero_si512(); ROWS], [_mm512_setzero_si512(); ROWS]);
+            for (pair, firsts) in firsts.as_chunks::<2>().0.iter().enumerate() {
+                let (even, odd) = (read(firsts[0]), read(firsts[1]));
+                (low[pair], high[pair]) = (_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd));
+            }
+            let is_bounded = _mm512_cmpge_epu16_mask(largest, infinity) == 0;
+            bounded &= is_bounded;
+            for (first, pairs) in [(at, &low), (at + 4, &high)] {
+                let out = &mut out[2 * KEYS * first + ROW_BYTES * step..];
+                for (i, codes) in transposed(*pairs).into_iter().enumerate() {
+                    let codes = if is_bounded { codes } else { bounded_only(codes) };
+                    store(codes, &mut out[2 * KEYS * (i / 4 * 8 + i % 4)..]);
+                }
+            }
+        }
+    }
+    bounded
+}
+
+/// Codes, but 0 for those of NaN and infinity.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn bounded_only(codes: __m512i) -> __m512i {
+    let magnitude = _mm512_and_si512(codes, _mm512_set1_epi16(0x7fff));
+    let unbounded = _mm512_cmpge_epu16_mask(magnitude, _mm512_set1_epi16(0x7f80));
+    _mm512_mask_blend_epi16(unbounded, codes, _mm512_setzero_si512())
+}
+
+/// Adds values that are not finite, times weights that are not 0: one that is hidden must not show.
+fn add_unbounded(source: &Source<'_>, tile: &Rows<'_>, keys: Range<usize>, weights: &[u32], acc: &mut [f32]) {
+    for (at, token, count) in tile.sequence.stretches(keys) {
+        for i in 0..count {
+            let first = source.rows.first((token.0, token.1 + i), tile.kv_head);
+            let (pair, shift) = ((at + i) / 2, 16 - (at + i) % 2 * 16);
+            for (number, code) in source.codes[2 * first..].as_chunks::<2>().0[..source.rows.dim].iter().enumerate() {
+                let value = f32::from_bits(u32::from(u16::from_le_bytes(*code)) << 16);
+                if value.is_finite() {
+                    continue;
+                }
+                for (sum, &word) in acc[number * PANEL..][..PANEL].iter_mut().zip(&weights[pair * PANEL..]) {
+                    let weight = f32::from_bits((word << shift) & 0xffff_0000);
+                    if weight != 0.0 {
+                        *sum += weight * value;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Replaces scores of the block of rows that begins at lane `at` by weights in bf16, pairs of keys in the first half of the
+/// rows; renews what they are counted from, their sum, and if that changes the sums of values.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn soften(s: &mut [f32], at: usize, scale: f32, max: &mut [f32], sum: &mut [f32], acc: &mut [f32]) {
+    let scale = _mm512_set1_ps(scale);
+    let mut minus = [scale; 2];
+    for (half, minus) in minus.iter_mut().enumerate() {
+        let lane = at + half * ROWS;
+        // Four, so that none waits for its own last result.
+        let mut largest = [_mm512_set1_ps(f32::NEG_INFINITY); 4];
+        for s in s.as_chunks::<{ 4 * PANEL }>().0 {
+            for (i, largest) in largest.iter_mut().enumerate() {
+                *largest = _mm512_max_ps(<Avx512 as Vectors<f32>>::load(&s[i * PANEL + lane..]), *largest);
+            }
+        }
+        let [a, b, c, d] = largest;
+        let largest = _mm512_mul_ps(_mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d)), scale);
+        let old = <Avx512 as Vectors<f32>>::load(&max[lane..]);
+        let follows = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(largest, _mm512_add_ps(old, _mm512_set1_ps(SLACK)));
+        let new = _mm512_mask_mov_ps(old, follows, largest);
+        <Avx512 as Vectors<f32>>::store(new, &mut max[lane..]);
+        let nothing = _mm512_set1_ps(f32::NEG_INFINITY);
+        let has_seen = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(old, nothing);
+        let sees = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(new, nothing);
+        let base = _mm512_mask_mov_ps(_mm512_setzero_ps(), sees, new);
+        *minus = _mm512_sub_ps(_mm512_setzero_ps(), base);
+        // What has seen nothing has sums of 0.
+        let rescaled = follows & has_seen;
+        if rescaled != 0 {
+            let factor = _mm512_mask_mov_ps(_mm512_set1_ps(1.0), rescaled, exp2(_mm512_sub_ps(old, base)));
+            for sum in sum[lane..].chunks_mut(PANEL).take(1).chain(acc[lane..].chunks_mut(PANEL)) {
+                let scaled = _mm512_mul_ps(<Avx512 as Vectors<f32>>::load(sum), factor);
+                <Avx512 as Vectors<f32>>::store(scaled, sum);
+            }
+        }
+    }
+    let mut sums = [_mm512_setzero_ps(); 4];
+    for pair in 0..s.len() / (2 * PANEL) {
+        let two = &s[2 * pair * PANEL..][..2 * PANEL];
+        let mut weights = [scale; 4];
+        for (i, weight) in weights.iter_mut().enumerate() {
+            let s = <Avx512 as Vectors<f32>>::load(&two[i / 2 * PANEL + at + i % 2 * ROWS..]);
+            *weight = exp2(_mm512_fmadd_ps(s, scale, minus[i % 2]));
+            sums[i] = _mm512_add_ps(sums[i], *weight);
+        }
+        for half in 0..2 {
+            let words = pairs(weights[half], weights[2 + half]);
+            <Avx512 as Vectors<f32>>::store(_mm512_castsi512_ps(words), &mut s[pair * PANEL + at + half * ROWS..]);
+        }
+    }
+    for half in 0..2 {
+        let sum = &mut sum[at + half * ROWS..];
+        let more = _mm512_add_ps(sums[half], sums[2 + half]);
+        <Avx512 as Vectors<f32>>::store(_mm512_add_ps(<Avx512 as Vectors<f32>>::load(sum), more), sum);
+    }
+}
+
+/// 2ˣ, as `Arith::exp2_of` computes it.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn exp2(x: __m512) -> __m512 {
+    let round = _mm512_set1_ps(12_582_912.0 + 127.0);
+    // Of NaN and a number, the second.
+    let x = _mm512_max_ps(_mm512_set1_ps(-127.0), x);
+    let rounded = _mm512_add_ps(x, round);
+    let r = _mm512_sub_ps(x, _mm512_sub_ps(rounded, round));
+    let terms = [0.001_330_02, 0.009_669_661, 0.055_505_592, 0.240_222_83, std::f32::consts::LN_2, 1.0];
+    let mut p = _mm512_set1_ps(terms[0]);
+    for term in &terms[1..] {
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*term));
+    }
+    _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(rounded))))
+}
+
+/// Two numbers a word, rounded to bf16, ties away from 0: a factor of a sum has no better side.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn pairs(low: __m512, high: __m512) -> __m512i {
+    let half = _mm512_set1_epi32(0x8000);
+    let [low, high] = [low, high].map(|x| _mm512_add_epi32(_mm512_castps_si512(x), half));
+    _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(low), high)
+}
