@@ -103,6 +103,16 @@ coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> narrowed(SUMS 
 
 const float LOG2_E = 1.44269504;
 
+// Where lanes are known, the greatest score times the factor, rounded, is what all weights are against, so that one instruction makes
+// what is left of a score. Scores of bf16 may be too large for that: of them differences are multiplied.
+#ifdef OF_BF16
+#define IN_ADVANCE(factor) 1.0
+#define AFTERWARDS(factor) factor
+#else
+#define IN_ADVANCE(factor) factor
+#define AFTERWARDS(factor) 1.0
+#endif
+
 // Whether a score that is seen is its product and a positive factor, and products can be compared in its place.
 bool is_bare() {
     return SCALE > 0.0 && SOFTCAP == 0.0 && (FLAGS & HAS_SLOPES) == 0u;
@@ -321,7 +331,7 @@ void main() {
         SUMS results[DEEP * COLS];
         SUMS greatest[DEEP];
         SUMS totals[DEEP];
-        // Of a lane's rows, where they are known, the greatest times `factor`, rounded: whatever that is, all weights are against it.
+        // The same of a lane's rows, where they are known; the greatest times what it is multiplied by in advance.
         vec2 greatest_of[DEEP];
         vec2 totals_of[DEEP];
         [[unroll]] for (uint i = 0u; i < DEEP * COLS; i++) {
@@ -379,13 +389,14 @@ void main() {
                     }
                     most = max(most, subgroupShuffleXor(most, 1u));
                     most = max(most, subgroupShuffleXor(most, 2u));
-                    most = max(most * factor, greatest_of[i]);
+                    most = max(most * IN_ADVANCE(factor), greatest_of[i]);
                     const vec2 against = vec2(most.x == nothing ? 0.0 : most.x, most.y == nothing ? 0.0 : most.y);
-                    const vec2 kept = exp2(greatest_of[i] - against);
+                    const vec2 kept = exp2((greatest_of[i] - against) * AFTERWARDS(factor));
                     vec2 total = totals_of[i] * kept;
                     [[unroll]] for (uint j = 0u; j < KEYS; j++) {
                         [[unroll]] for (uint e = 0u; e < scores[0].length(); e++) {
-                            const float weight = exp2(fma(scores[i * KEYS + j][e], factor, -against[row_of(e)]));
+                            const float difference = fma(scores[i * KEYS + j][e], IN_ADVANCE(factor), -against[row_of(e)]);
+                            const float weight = exp2(difference * AFTERWARDS(factor));
                             total[row_of(e)] += weight;
                             scores[i * KEYS + j][e] = weight;
                         }
@@ -448,7 +459,7 @@ void main() {
                 if (gl_SubgroupInvocationID % 4u == 0u) {
                     [[unroll]] for (uint h = 0u; h < 2u; h++) {
                         const uint row = own_row + i * M + gl_SubgroupInvocationID / 4u + 8u * h;
-                        of_rows[row] = greatest_of[i][h] / factor;
+                        of_rows[row] = greatest_of[i][h] / IN_ADVANCE(factor);
                         of_rows[BQ + row] = totals_of[i][h];
                     }
                 }
