@@ -24,7 +24,7 @@ static SOURCE: Source = source!(
 /// Append only, because wisdom names variants by their place.
 const TILES: [Tile; 32] = [
     tile(128, 192, 4, (2, 1), 3),
-    tile(128, 192, 5, (2, 1), 1),
+    tile(128, 192, 5, (1, 1), 1),
     tile(256, 128, 4, (1, 2), 1),
     tile(256, 128, 3, (1, 2), 4),
     tile(256, 128, 4, (1, 1), 1),
