@@ -68,6 +68,7 @@ struct Args {
     u32 d_row;         ///< distance of D's rows
     i32 band;          ///< tiles along m that run side by side before n advances
     i32 d_copies;      ///< whether d_map holds: D's rows and batches 16-byte aligned
+    i32 b_streams;     ///< whether B is read once, and too large to stay in L2 until the next launch
     float alpha;
 };
 
@@ -248,6 +249,7 @@ KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args
     constexpr int A_ROWS = BM / CLUSTER_N, B_ROWS = BN / CLUSTER_M;
     constexpr u16 ALL = (1 << CLUSTER) - 1; // blocks of the cluster
     const u32 rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
+    const u64 b_keep = args.b_streams ? ptx::KEEP_FIRST_OUT : ptx::KEEP_NORMAL;
     const Part part(args);
     for (; walk.more; walk.step()) {
         const Tile &t = walk.tile;
@@ -265,9 +267,9 @@ KP_FN void load_tiles(const TensorMap &a_map, const TensorMap &b_map, const Args
                 }
                 if (CLUSTER_M > 1) {
                     u32 row = rank * B_ROWS;
-                    ptx::load_box_multicast(s.b() + row * 128, &b_map, s.full(), kb * BK, t.col + row, b_batch, ALL, ptx::KEEP_NORMAL);
+                    ptx::load_box_multicast(s.b() + row * 128, &b_map, s.full(), kb * BK, t.col + row, b_batch, ALL, b_keep);
                 } else {
-                    ptx::load_box(s.b(), &b_map, s.full(), kb * BK, t.col, b_batch, ptx::KEEP_NORMAL);
+                    ptx::load_box(s.b(), &b_map, s.full(), kb * BK, t.col, b_batch, b_keep);
                 }
             }
         }

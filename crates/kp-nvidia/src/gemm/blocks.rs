@@ -88,10 +88,11 @@ struct Args {
     d_row: u32,
     band: i32,
     d_copies: i32,
+    b_streams: i32,
     alpha: f32,
 }
 
-const _: () = assert!(size_of::<Args>() == 112);
+const _: () = assert!(size_of::<Args>() == 120);
 
 /// Shared memory that a block of Hopper's may have, in bytes.
 const MOST_SHARED: u32 = 227 << 10;
@@ -261,6 +262,10 @@ impl Family {
             None => units.min(full.into()) as u32,
         };
         config.grid[0] = clusters * tile.cluster();
+        // Copies of B that no other row of tiles will ask for should not push out what stays in L2.
+        let (_, rows) = groups(spec, grouping);
+        let b_bytes = b.span(k, n, batch).saturating_mul(b.dtype().bits().into()) / 8;
+        let b_streams = rows <= f64::from(tile.m * tile.cluster_m) && b_bytes > device.caps().l2_bytes / 8 * 7;
         let step = self.step();
         let store = tile.store(d_bytes);
         let swizzle = match store * d_bytes {
@@ -292,6 +297,7 @@ impl Family {
             d_row: d.ld,
             band: (side.sqrt().round() as u32).clamp(1, units_m.max(1)) as i32,
             d_copies: d_copies.into(),
+            b_streams: b_streams.into(),
             ..Args::default()
         };
         Ok(Ready {
@@ -303,6 +309,17 @@ impl Family {
             d: d_copies.then(|| Map::of(&d, (m, n, row_batch), [store, 64], swizzle)),
             args,
         })
+    }
+}
+
+/// How many groups of rows there are, and how many rows each is taken to have; a batch is groups of equal size.
+fn groups(spec: &GemmSpec, grouping: Option<Grouping>) -> (f64, f64) {
+    let (groups, rows) = (f64::from(spec.batch), f64::from(spec.m));
+    match grouping {
+        Some(Grouping::Contiguous) => (groups, rows / groups),
+        // What is masked is the most there may be: half of it is used, say.
+        Some(Grouping::Masked) => (groups, rows / 2.0),
+        None => (groups, rows),
     }
 }
 

@@ -13,12 +13,7 @@ impl Family {
         let tile = &self.tiles[usize::from(variant.0)];
         let units = f64::from(caps.units.max(1));
         let clock = if caps.clock_hz > 0.0 { caps.clock_hz } else { 1.5e9 };
-        let (groups, rows) = match grouping {
-            Some(Grouping::Contiguous) => (f64::from(spec.batch), f64::from(spec.m) / f64::from(spec.batch)),
-            // What is masked is the most there may be: half of it is used, say.
-            Some(Grouping::Masked) => (f64::from(spec.batch), f64::from(spec.m) / 2.0),
-            None => (f64::from(spec.batch), f64::from(spec.m)),
-        };
+        let (groups, rows) = super::groups(spec, grouping);
         let (cm, cn) = (f64::from(tile.cluster_m), f64::from(tile.cluster_n));
         let (m, n) = (f64::from(tile.m), f64::from(tile.n));
         let clusters = groups * (rows / (m * cm)).ceil() * (f64::from(spec.n) / (n * cn)).ceil();
