@@ -172,7 +172,7 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
                     }
                 };
                 let a = from.as_ptr();
-                let step = Step { chunk, some, run: run.clone(), a, lda };
+                let step = Step { chunk, some, run: run.clone(), a, lda, apart: !adds || blocks > 1 };
                 if !adds {
                     if i == 0 {
                         panels.clone().for_each(|p| Self::pack(&step, p, b));
@@ -208,13 +208,12 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
 
     /// Packs panel `p` of a run to its place in `b`, unless B lies in panels.
     fn pack(step: &Step<'_, '_, '_, '_, R, E>, p: usize, b: &mut [R]) {
-        let Step { chunk: Chunk { whole, panels, .. }, run, .. } = step;
+        let Step { chunk: Chunk { whole, .. }, run, .. } = step;
         if whole.b.is_some() {
             return;
         }
         let Finish { product, item, summing, .. } = whole.finish;
-        let len = run.len() * Self::NR;
-        let out = &mut b[(p - panels.start) * len..][..len];
+        let out = &mut b[step.packed(p) * Self::NR..][..run.len() * Self::NR];
         let (side, batch, outer) = (&product.b, item.b, whole.finish.panels.columns(p));
         let (inner, width, scaling) = (run.clone(), Self::NR, summing.scaling);
         I::run(Pack::<I, R> { side, batch, outer, inner, width, scaling, out, isa: PhantomData });
@@ -225,7 +224,7 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
         let Step { chunk, run, .. } = step;
         match chunk.whole.b {
             Some(b) => b[Self::place(chunk, p, run.start)..].as_ptr(),
-            None => packed[(p - chunk.panels.start) * run.len() * Self::NR..].as_ptr(),
+            None => packed[step.packed(p) * Self::NR..].as_ptr(),
         }
     }
 
@@ -405,6 +404,16 @@ struct Step<'c, 'w, 'p, 'a, R, E> {
     /// The rows' numbers of the run, `lda` apart.
     a: *const R,
     lda: usize,
+    /// Whether panels are packed to places of their own, since each is read more than once.
+    apart: bool,
+}
+
+impl<R, E> Step<'_, '_, '_, '_, R, E> {
+    /// How many packed rows of k are before those of panel `p`. One place for all of them stays in L2, where a megabyte
+    /// would push out what was asked for.
+    fn packed(&self, p: usize) -> usize {
+        if self.apart { (p - self.chunk.panels.start) * self.run.len() } else { 0 }
+    }
 }
 
 /// Packs one panel of B.
