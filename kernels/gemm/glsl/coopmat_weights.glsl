@@ -62,10 +62,16 @@ void weigh(uint which, uint col_0) {
         for (uint at = thread / among; at < BN; at += THREADS / among) {
             const uint64_t first = b_scale_place(which, 0u, column(min(col_0 + at, n - 1u)));
             uint most = 0u;
-            for (uint i = thread % among; i < blocks; i += among) {
-                const uint code = fixed_code(given[AT_B_SCALE], first + b_scale_step(i * B_BLOCK_DEPTH), B_SCALE_TYPE);
-                const uint magnitude = floatBitsToUint(of_code(code, B_SCALE_TYPE)) & 0x7fffffffu;
-                most = magnitude < INFINITE ? max(most, magnitude) : most;
+            for (uint i = thread % among; i < blocks; i += 8u * among) {
+                // Eight are on their way at a time; past the last one it comes again.
+                uint codes[8];
+                [[unroll]] for (uint j = 0u; j < 8u; j++) {
+                    codes[j] = b_scale_code(first + b_scale_step(min(i + j * among, blocks - 1u) * B_BLOCK_DEPTH));
+                }
+                [[unroll]] for (uint j = 0u; j < 8u; j++) {
+                    const uint magnitude = floatBitsToUint(of_code(codes[j], B_SCALE_TYPE)) & 0x7fffffffu;
+                    most = magnitude < INFINITE ? max(most, magnitude) : most;
+                }
             }
             atomicMax(largest[at], most);
         }

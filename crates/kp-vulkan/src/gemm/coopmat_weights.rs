@@ -32,8 +32,10 @@ static BF16: Shader = shader!("gemm", "coopmat_weights_bf16");
 const NARROW: [DType; 8] =
     [DType::E4m3, DType::E5m2, DType::E2m1, DType::Nf4, DType::I4, DType::U4, DType::I8, DType::U8];
 
-/// How much longer products take for widening B, on an H200.
-pub(crate) const WIDENING: f64 = 1.3;
+/// How much longer products take for widening B, which every row of tiles does again; as on an H200.
+pub(crate) fn widening(tile: &Tile) -> f64 {
+    1.0 + 32.0 / f64::from(tile.size().0)
+}
 
 impl Tile {
     /// What B's columns are multiplied by besides, and numbers of NF4.
@@ -96,7 +98,8 @@ impl Kernel<Gemm> for CoopmatWeights {
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
-        let work = WIDENING * TILES[usize::from(variant.0)].least_seconds(caps, p);
+        let tile = &TILES[usize::from(variant.0)];
+        let work = widening(tile) * tile.least_seconds(caps, p);
         // Steps wait for memory as long as if B had 16 bits.
         let bytes = 2.0 * f64::from(p.batch) * f64::from(p.n) * f64::from(p.k);
         Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(READING * bytes / caps.bytes_per_s))

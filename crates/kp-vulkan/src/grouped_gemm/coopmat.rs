@@ -30,7 +30,7 @@ impl Kernel<GroupedGemm> for Coopmat {
     }
 
     fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {
-        tiles::estimate(caps, p, variant, 1.0)
+        tiles::estimate(caps, p, variant, |_| 1.0)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {

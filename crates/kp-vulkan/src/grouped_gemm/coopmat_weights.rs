@@ -1,7 +1,7 @@
 //! The same as `coopmat` with B of 8 or 4 bits, by the shader of `gemm`'s `coopmat_weights`.
 
 use super::tiles;
-use crate::gemm::coopmat_weights::{self as of_gemm, WIDENING};
+use crate::gemm::coopmat_weights as of_gemm;
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Variant,
     op::{GroupedGemm, GroupedGemmProblem},
@@ -30,7 +30,7 @@ impl Kernel<GroupedGemm> for CoopmatWeights {
     }
 
     fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {
-        tiles::estimate(caps, p, variant, WIDENING)
+        tiles::estimate(caps, p, variant, of_gemm::widening)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {

@@ -2,7 +2,7 @@
 
 use crate::{
     caps::COOPMAT,
-    gemm::coopmat::{READING, TILES},
+    gemm::coopmat::{READING, TILES, Tile},
     shaders::Shader,
 };
 use kp_hal::{
@@ -21,8 +21,9 @@ pub(super) fn supports(caps: &Caps, products: Support) -> Support {
 }
 
 /// Tiles that take `slower` times what those of 16-bit floats do, or memory.
-pub(super) fn estimate(caps: &Caps, p: &GroupedGemmProblem, variant: Variant, slower: f64) -> Nanos {
-    let work = slower * TILES[usize::from(variant.0)].grouped_seconds(caps, p);
+pub(super) fn estimate(caps: &Caps, p: &GroupedGemmProblem, variant: Variant, slower: impl Fn(&Tile) -> f64) -> Nanos {
+    let tile = &TILES[usize::from(variant.0)];
+    let work = slower(tile) * tile.grouped_seconds(caps, p);
     let bytes = READING * p.bytes() as f64 / caps.bytes_per_s;
     Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(bytes))
 }
