@@ -322,7 +322,7 @@ struct Tile {
 
 // Finds the rows of the group that has row of tiles `down`, which becomes that within the group: false if there is none. Lanes look at
 // a group each.
-bool group_at(inout uint64_t down, out uvec2 rows) {
+bool group_at(inout uint down, out uvec2 rows) {
     uint before = 0u;
     for (uint first = 0u; first < batch; first += gl_SubgroupSize) {
         const uint g = first + gl_SubgroupInvocationID;
@@ -343,10 +343,11 @@ bool group_at(inout uint64_t down, out uvec2 rows) {
 
 // The tile number `at`; false if there is none. Bands of BAND rows of tiles, column by column: what runs at once shares rows and
 // columns, and finds them in a cache.
-bool tile_at(uint64_t at, out Tile tile) {
+bool tile_at(uint at, out Tile tile) {
     const uint tiles_n = (n + BN - 1u) / BN;
     uvec2 rows = uvec2(0u, m);
-    uint64_t down = at / tiles_n;
+    uint down = at / tiles_n;
+    const uint across = at - down * tiles_n;
     if ((FLAGS & (CONTIGUOUS | MASKED)) != 0u) {
         if (!group_at(down, rows)) {
             return false;
@@ -356,14 +357,14 @@ bool tile_at(uint64_t at, out Tile tile) {
         tile.of_d = tile.of_a;
     } else {
         const uint per_matrix = (m + BM - 1u) / BM;
-        tile.of_d = uint(down / per_matrix);
-        down -= uint64_t(tile.of_d) * per_matrix;
+        tile.of_d = down / per_matrix;
+        down -= tile.of_d * per_matrix;
         tile.of_a = tile.of_d / SPLITS;
         tile.split = tile.of_d % SPLITS;
         group_at_work = tile.of_a;
     }
     row_end = rows.y;
-    const uint place = uint(down) * tiles_n + uint(at % tiles_n);
+    const uint place = down * tiles_n + across;
     const uint band = place / (BAND * tiles_n);
     const uint high = min((rows.y - rows.x + BM - 1u) / BM - band * BAND, BAND);
     const uint within = place % (BAND * tiles_n);
@@ -374,7 +375,7 @@ bool tile_at(uint64_t at, out Tile tile) {
 
 void main() {
     Tile tile;
-    for (uint64_t at = gl_WorkGroupID.x; tile_at(at, tile); at += gl_NumWorkGroups.x) {
+    for (uint at = gl_WorkGroupID.x; tile_at(at, tile); at += gl_NumWorkGroups.x) {
         [[unroll]] for (uint i = 0u; i < ROWS * COLS; i++) {
             sums[i] = coopmat<SUMMED, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(SUMMED(0));
         }

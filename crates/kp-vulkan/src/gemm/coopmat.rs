@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     caps::{COOPMAT, COOPMAT_BF16, mma_shape},
+    layouts::Check,
     shaders::{Shader, shader},
 };
 use kp_hal::{
@@ -239,9 +240,23 @@ pub(crate) fn shader(p: &GemmSpec) -> &'static Shader {
     if p.a.dtype() == DType::F16 { &F16 } else { &BF16 }
 }
 
+/// Whether the shaders, which count tiles in 32 bits, can: of the smallest there may be so many times the most parts.
+///
+/// # Errors
+/// How many there are.
+pub(super) fn countable(p: &GemmSpec) -> Check {
+    let tiles = (u64::from(p.m.div_ceil(32)) * u64::from(p.n.div_ceil(32))).saturating_mul(p.batch.into());
+    let max = 1 << 27;
+    if tiles > max {
+        return Err(Unsupported::TooLarge { dim: "tiles of 32×32", max, got: tiles });
+    }
+    Ok(())
+}
+
 /// The variants that suit a device and a product.
 pub(crate) fn supports(caps: &Caps, p: &GemmSpec) -> Support {
     let mma = matrices(caps, p)?;
+    countable(p)?;
     if p.b.dtype() != p.a.dtype() {
         return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
     }

@@ -6,7 +6,7 @@
 //! is 2⁻²⁴ of its largest number is lost where A is f16.
 
 use super::{
-    coopmat::{READING, TILES, Tile, matrices},
+    coopmat::{READING, TILES, Tile, countable, matrices},
     form::weighed,
     splits::SPLITS,
 };
@@ -59,6 +59,7 @@ pub(crate) fn shader(p: &GemmSpec) -> &'static Shader {
 /// The variants that suit a device and a product.
 pub(crate) fn supports(caps: &Caps, p: &GemmSpec) -> Support {
     let mma = matrices(caps, p)?;
+    countable(p)?;
     if !NARROW.contains(&p.b.dtype()) {
         return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
     }

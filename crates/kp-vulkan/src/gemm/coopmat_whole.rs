@@ -4,7 +4,7 @@
 //! at the finest, on a device whose driver lists a shape of I8 with sums of I32.
 
 use super::{
-    coopmat::{READING, TILES, Tile},
+    coopmat::{READING, TILES, Tile, countable},
     full::Form,
     store::STORE,
 };
@@ -82,6 +82,7 @@ impl Kernel<Gemm> for CoopmatWhole {
         let need = if caps.has(COOPMAT) { INT8 } else { COOPMAT };
         let mma = mma_shape(caps, DType::I8).filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
         form(p).known()?;
+        countable(p.spec())?;
         // In shared memory matrices start with 16 bytes of their lines, or with 8 of them where the shader has a form for that.
         let piece = if caps.kind == DeviceKind::SoftwareGpu { 8 } else { 16 };
         let starts = [
