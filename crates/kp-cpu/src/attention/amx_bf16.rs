@@ -98,7 +98,7 @@ struct ByTiles(Code);
 
 impl ByTiles {
     fn shape(&self) -> Shape<f32> {
-        Shape::new(&self.0.spec, self.0.tiling(), tiles::chunk)
+        Shape::new(&self.0.spec, self.0.tiling(), tiles::chunk, tiles::room)
     }
 }
 

@@ -37,15 +37,23 @@ use std::{
 pub(crate) struct Shape<R> {
     chunk: fn(Job<'_, '_, '_, R>),
     tiling: Tiling,
+    /// Numbers there is room for, of keys and of values.
+    keys: [usize; 2],
     /// Tiles in all.
     units: usize,
     dims: Dims,
 }
 
 impl<R: Compiled> Shape<R> {
-    pub(crate) fn new(spec: &AttentionSpec, tiling: Tiling, chunk: fn(Job<'_, '_, '_, R>)) -> Self {
+    pub(crate) fn new(
+        spec: &AttentionSpec,
+        tiling: Tiling,
+        chunk: fn(Job<'_, '_, '_, R>),
+        keys: fn(Dims) -> [usize; 2],
+    ) -> Self {
         let units = tiling.tiles * spec.kv_heads as usize * spec.batch as usize;
-        Self { chunk, tiling, units, dims: Dims::new(spec) }
+        let dims = Dims::new(spec);
+        Self { chunk, tiling, keys: keys(dims), units, dims }
     }
 
     /// Numbers of each part of a thread's [`Room`]: Q, K, V, columns of K, scores.
@@ -54,7 +62,7 @@ impl<R: Compiled> Shape<R> {
         let Dims { qk_width, .. } = self.dims;
         let q = tile * if few { self.dims.qk_ld() } else { qk_width };
         let k_columns = if few { qk_width * BLOCK } else { 0 };
-        [q, BLOCK * self.dims.qk_ld(), BLOCK * self.dims.v_ld(), k_columns, BLOCK * PANEL]
+        [q, self.keys[0], self.keys[1], k_columns, BLOCK * PANEL]
     }
 
     /// Numbers of a [`State`].
@@ -231,7 +239,12 @@ impl<'a, R: Compiled> Run<'a, R> {
                 }
                 state.clear();
                 self.run(&tile, &mut room, &mut state, Task::Load);
-                for chunk in chunks(&tile) {
+                let mut chunks = chunks(&tile);
+                // To take the first chunk into what has seen nothing changes no bit.
+                if let Some(chunk) = chunks.next() {
+                    self.compute(&tile, chunk, &mut room, &mut state);
+                }
+                for chunk in chunks {
                     self.compute(&tile, chunk, &mut room, &mut other);
                     self.run(&tile, &mut room, &mut state, Task::Merge(&other));
                 }

@@ -11,11 +11,10 @@
 //! sums are seldom rescaled, and no weight is far above 1.
 
 use super::{
-    chunk::{BLOCK as KEYS, Inputs, Job, PANEL, Room, State, Task, shape},
+    chunk::{BLOCK as KEYS, CHUNK, Inputs, Job, PANEL, Room, State, Task, shape},
     machine::Compiled,
-    places::Source,
+    places::{Dims, Source},
     sight::{Lanes, Tile as Rows},
-    soon::Soon,
     turn::Turns,
 };
 use crate::{
@@ -122,26 +121,31 @@ fn take(
     // A positive factor changes nothing about what is largest.
     let plain = inputs.softcap.is_none() && inputs.sight.slopes.is_empty() && inputs.scale > 0.0;
     let scale = if plain { inputs.scale } else { 1.0 };
-    let mut start = keys.start / KEYS * KEYS;
-    while start < keys.end {
-        let end = keys.end.min(start + KEYS);
-        copy_rows(&inputs.k, tile, start..end, 4 * words, bytes_mut(room.k));
-        let bounded = turn_rows(&inputs.v, tile, start..end, bytes_mut(room.v));
-        let next = end..tile.end.min(end + KEYS);
-        let products = (KEYS + v_width).div_ceil(BLOCK) * PANEL / BLOCK;
-        let mut soon = Soon::of([&inputs.k, &inputs.v], tile, next, tile.rows.div_ceil(PANEL) * products);
-        for first in (0..tile.rows).step_by(PANEL) {
-            let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), (start, end)) else { continue };
-            let blocks = panel.rows.len().div_ceil(BLOCK);
+    let origin = keys.start / KEYS * KEYS;
+    let blocks = || (origin..keys.end).step_by(KEYS).map(|start| (start, keys.end.min(start + KEYS))).enumerate();
+    let (k_bytes, v_bytes) = (4 * words * KEYS, 2 * KEYS * v_width.next_multiple_of(BLOCK));
+    let mut bounded = [true; CHUNK / KEYS];
+    for (i, (start, end)) in blocks() {
+        copy_rows(&inputs.k, tile, start..end, 4 * words, &mut bytes_mut(room.k)[i * k_bytes..]);
+        bounded[i] = turn_rows(&inputs.v, tile, start..end, &mut bytes_mut(room.v)[i * v_bytes..]);
+    }
+    let (k, v) = (&*bytes_mut(room.k), &*bytes_mut(room.v));
+    // A panel's rows and sums stay in the first cache while keys, made ready, come from the second.
+    for first in (0..tile.rows).step_by(PANEL) {
+        let q = &words_of(room.q)[first * words..][..words * PANEL];
+        let acc = &mut state.acc[first * v_width..][..v_width * PANEL];
+        for (i, block) in blocks() {
+            let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), block) else { continue };
+            let lanes = || (0..panel.rows.len()).step_by(BLOCK);
             let whole = panel.keys.next_multiple_of(BLOCK);
-            let q = &words_of(room.q)[first * words..][..words * PANEL];
-            for (key, block) in (0..whole).step_by(BLOCK).flat_map(|key| (0..blocks).map(move |block| (key, block))) {
-                let k = bytes_mut(room.k)[4 * words * key..][..4 * words * BLOCK].as_ptr();
+            for key in (0..whole).step_by(BLOCK) {
+                let k = k[i * k_bytes + 4 * words * key..][..4 * words * BLOCK].as_ptr();
                 let left = Operand { at: [k, k.wrapping_add(4 * words * ROWS)], ld: 4 * words, step: ROW_BYTES };
-                soon.ask();
                 let sums = &mut words_of(room.s)[key * PANEL..][..BLOCK * PANEL];
-                // SAFETY: rows of K, pairs of Q and room for scores are there, and `supports` asked for the features.
-                unsafe { product(left, right(q, block), words / ROWS, sums, block, true, &tiles) };
+                for lane in lanes() {
+                    // SAFETY: rows of K, pairs of Q and room for scores are there, and `supports` asked for the features.
+                    unsafe { product(left, right(q, lane), words / ROWS, sums, lane, true, &tiles) };
+                }
             }
             let s = &mut room.s[..panel.keys * PANEL];
             if !plain {
@@ -154,41 +158,44 @@ fn take(
             // Keys that are not there.
             room.s[panel.keys * PANEL..whole * PANEL].fill(f32::NEG_INFINITY);
             let s = &mut room.s[..whole * PANEL];
-            let acc = &mut state.acc[first * v_width..][..v_width * PANEL];
-            for block in 0..blocks {
-                let (max, sum) = (&mut state.max[first..], &mut state.sum[first..]);
-                soften(s, block * BLOCK, scale, max, sum, acc);
+            for lane in lanes() {
+                soften(s, lane, scale, &mut state.max[first..], &mut state.sum[first..], acc);
             }
             let weights = words_of(s);
-            for (value, block) in (0..v_width).step_by(BLOCK).flat_map(|at| (0..blocks).map(move |block| (at, block))) {
-                let v = bytes_mut(room.v)[2 * KEYS * value..].as_ptr();
+            for value in (0..v_width).step_by(BLOCK) {
+                let v = v[i * v_bytes + 2 * KEYS * value..][..2 * KEYS * BLOCK].as_ptr();
                 // Where a second tile of values is none, the first one once more.
                 let second = if value + ROWS < v_width { ROWS } else { 0 };
                 let left = Operand { at: [v, v.wrapping_add(2 * KEYS * second)], ld: 2 * KEYS, step: ROW_BYTES };
-                soon.ask();
                 let sums = &mut words_of(acc)[value * PANEL..][..(ROWS + second) * PANEL];
-                // SAFETY: as above, of columns of V, pairs of weights and sums.
-                unsafe { product(left, right(weights, block), whole / STEP, sums, block, false, &tiles) };
+                for lane in lanes() {
+                    // SAFETY: as above, of columns of V, pairs of weights and sums.
+                    unsafe { product(left, right(weights, lane), whole / STEP, sums, lane, false, &tiles) };
+                }
             }
-            if !bounded {
-                add_unbounded(&inputs.v, tile, start..start + panel.keys, weights, acc);
+            if !bounded[i] {
+                add_unbounded(&inputs.v, tile, block.0..block.0 + panel.keys, weights, acc);
             }
         }
-        start += KEYS;
     }
+}
+
+/// Numbers, as many as f32 would take, that there is room for in a chunk of keys, and of values.
+pub(super) fn room(dims: Dims) -> [usize; 2] {
+    [dims.qk, dims.v].map(|dim| CHUNK * dim.next_multiple_of(BLOCK) / 2)
 }
 
 fn words_of(numbers: &mut [f32]) -> &mut [u32] {
     numbers_mut(bytes_mut(numbers))
 }
 
-/// Words of a block of rows as right operand, 16 lines a step.
-fn right(words: &[u32], block: usize) -> Operand {
-    let at = words[block * BLOCK..].as_ptr().cast::<u8>();
+/// Words of the block of rows that begins at `lane` as right operand, 16 lines a step.
+fn right(words: &[u32], lane: usize) -> Operand {
+    let at = words[lane..].as_ptr().cast::<u8>();
     Operand { at: [at, at.wrapping_add(ROW_BYTES)], ld: LD, step: ROWS * LD }
 }
 
-/// A product, to columns of `block`, of rows of sums; 16 rows are 32 at one place.
+/// A product, to columns `lane` and after, of rows of sums; 16 rows are 32 at one place.
 ///
 /// # Safety
 /// - The operands have `steps` steps.
@@ -198,11 +205,11 @@ unsafe fn product(
     right: Operand,
     steps: usize,
     sums: &mut [u32],
-    block: usize,
+    lane: usize,
     first: bool,
     tiles: &Tiles,
 ) {
-    let upper = sums[block * BLOCK..].as_mut_ptr();
+    let upper = sums[lane..].as_mut_ptr();
     let lower = upper.wrapping_add(sums.len() - ROWS * PANEL);
     let tile = Tile { left, right, steps, sums: [upper, lower], sums_ld: LD, first: first.into() };
     // SAFETY: passed on.
