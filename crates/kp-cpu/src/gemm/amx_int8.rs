@@ -31,6 +31,7 @@ impl Kernel<Gemm> for AmxInt8 {
                 ^ source_hash(include_bytes!("amx/lines.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("amx/source.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("amx/product.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(5)
         }
     }
 

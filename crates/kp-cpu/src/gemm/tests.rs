@@ -365,6 +365,8 @@ fn tiles_of_bytes_and_bf16() {
         check(&format!("gemm 1x33x40x1088 {types} b=col"), (1.0, 1.0));
         check(&format!("gemm 1x40x132x192 {types} gate=halves act=relu bias=f32 b=col"), (1.0, 1.0));
         check(&format!("gemm 2x40x136x64 {types} gate=pairs b=col c=f32"), (0.5, 2.0));
+        // So many rows that tasks pack their own, if there are threads.
+        check(&format!("gemm 1x260x65x1100 {types} b=col"), (1.0, 1.0));
     }
     let integers = "bf16:i8@row:bf16 bf16:i4@g32/f16:f32 bf16:u4@g64/f16z:f32 f32:i4@g16/f32z:f32";
     for types in integers.split(' ').chain(["bf16:e2m1@mx:f32", "bf16:e4m3@row:f32"]) {

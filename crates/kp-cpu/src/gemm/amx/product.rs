@@ -14,6 +14,7 @@
 //! are turned in the end: B need not be.
 
 use super::{
+    cut::{Cut, Work},
     lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
     source::{Source, unit_of},
     tile::{Dot, Operand, Tile},
@@ -52,18 +53,6 @@ use std::{
 /// Steps of k of a block of B: 32 KB of tiles.
 const DEEP: usize = 16;
 
-/// Most rows of a task, whose steps of a run and whose sums stay in L2; and most bytes of these sums.
-pub(super) const MOST_ROWS: usize = 512;
-const MOST_SUMS: usize = 512 << 10;
-
-/// The least blocks of rows that are worth packing a block of B for, where columns can be divided instead.
-const LEAST_BLOCKS: usize = 4;
-
-/// Tasks that each thread finds, where there is enough for them: so many products of a block of rows, a panel and a step
-/// for each.
-const TASKS: usize = 3;
-const ENOUGH: usize = 1024;
-
 /// A product cut into tiles.
 pub(crate) struct ByTiles<E> {
     spec: GemmSpec,
@@ -75,8 +64,7 @@ pub(crate) struct ByTiles<E> {
     b: Source,
     /// Whether sums are still to be multiplied by scales of rows and columns.
     scaled: bool,
-    /// Tasks there are along m and n.
-    grid: [usize; 2],
+    cut: Cut,
     kind: PhantomData<E>,
 }
 
@@ -96,6 +84,7 @@ impl<E: Tail> ByTiles<E> {
         // Scales are applied before `Finish` sees the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
+        let work = Work { rows: spec.m as usize, steps: (spec.k as usize).div_ceil(holds.elements()), panels };
         Self {
             spec: *spec,
             panels,
@@ -105,7 +94,7 @@ impl<E: Tail> ByTiles<E> {
             a: Lines::of(&spec.a, false, spec.k, holds, unit_of(&spec.a, holds), Scaling::Left),
             b,
             scaled,
-            grid: grid(&panels, spec.m as usize, (spec.k as usize).div_ceil(holds.elements()), threads::count()),
+            cut: work.cut(threads::count()),
             kind: PhantomData,
         }
     }
@@ -122,17 +111,18 @@ impl<E: Tail> ByTiles<E> {
     /// Blocks of rows there are, and the most that a task has.
     fn blocks(&self) -> [usize; 2] {
         let blocks = (self.spec.m as usize).div_ceil(BLOCK);
-        [blocks, blocks.div_ceil(self.grid[0].max(1))]
+        [blocks, blocks.div_ceil(self.cut.grid[0].max(1))]
     }
 
     /// Columns of a task.
     fn ld(&self) -> usize {
-        (self.panels.count() / self.panels.unit()).div_ceil(self.grid[1].max(1)) * self.panels.unit() * BLOCK
+        (self.panels.count() / self.panels.unit()).div_ceil(self.cut.grid[1].max(1)) * self.panels.unit() * BLOCK
     }
 
-    /// Bytes of A made ready.
-    fn a_bytes(&self) -> usize {
-        self.blocks()[0] * self.steps() * STEP_BYTES
+    /// Bytes of A made ready for all, and for a task.
+    fn a_bytes(&self) -> [usize; 2] {
+        let [all, most] = self.blocks().map(|blocks| blocks * self.steps() * STEP_BYTES);
+        if self.cut.apart { [0, most] } else { [all, 0] }
     }
 
     /// Work space of a thread: a block of B, sums, a block of rows of them turned, and the same finished, with factors of
@@ -147,7 +137,7 @@ impl<E: Tail> ByTiles<E> {
     fn work_bytes(&self) -> usize {
         let [block, sums, turned, ends] = self.work_lens();
         let bytes = |len: usize, size: usize| (len * size).next_multiple_of(64);
-        block + bytes(sums, 4) + bytes(turned, 4) + bytes(ends, size_of::<E>())
+        self.a_bytes()[1] + block + bytes(sums, 4) + bytes(turned, 4) + bytes(ends, size_of::<E>())
     }
 
     fn stage(&self) -> usize {
@@ -156,12 +146,12 @@ impl<E: Tail> ByTiles<E> {
 
     pub(crate) fn scratch_bytes(&self) -> u64 {
         let stage = (self.stage() * size_of::<E>()).next_multiple_of(64);
-        (self.a_bytes() + threads::count() * self.work_bytes() + stage + codes_bytes(&self.spec)) as u64
+        (self.a_bytes()[0] + threads::count() * self.work_bytes() + stage + codes_bytes(&self.spec)) as u64
     }
 
     /// The scratch of [`Self::item`], the stage, and the codes to transpose.
     pub(crate) fn scratch<'s>(&self, scratch: &'s mut [u8]) -> (&'s mut [u8], &'s mut [E], &'s mut [u8]) {
-        let (scratch, mut rest) = scratch.split_at_mut(self.a_bytes() + threads::count() * self.work_bytes());
+        let (scratch, mut rest) = scratch.split_at_mut(self.a_bytes()[0] + threads::count() * self.work_bytes());
         let stage = cut::<E>(&mut rest, self.stage());
         (scratch, stage, &mut rest[..codes_bytes(&self.spec)])
     }
@@ -175,25 +165,30 @@ impl<E: Tail> ByTiles<E> {
 
     /// Packs the rows of an item.
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
-        let (k, steps, elements) = (self.spec.k as usize, self.steps(), self.holds.elements());
+        let (steps, blocks) = (self.steps(), item.rows.div_ceil(BLOCK));
         let parts = steps.div_ceil(DEEP);
         let a = Output::of(a);
-        threads::for_each(item.rows.div_ceil(BLOCK) * parts, |i| {
+        threads::for_each(blocks * parts, |i| {
             let (block, first) = (i / parts, i % parts * DEEP);
-            let some = first..(first + DEEP).min(steps);
-            let at = self.place(item.rows.div_ceil(BLOCK), block, some.start);
+            let at = self.place(blocks, block, first);
             // SAFETY: each part of each block once.
-            let out = unsafe { a.part(at..at + some.len() * STEP_BYTES) };
-            let rows = item.row + block * BLOCK..item.row + ((block + 1) * BLOCK).min(item.rows);
-            let inner = some.start * elements..(some.end * elements).min(k);
-            // SAFETY: `supports` asked for the features.
-            unsafe {
-                self.a.pack(&product.a, item.row_batch, rows, inner, out);
-                if self.is_turned() {
-                    turn(out);
-                }
-            }
+            let out = unsafe { a.part(at..at + (steps - first).min(DEEP) * STEP_BYTES) };
+            self.pack(product, item, block, first, out);
         });
+    }
+
+    /// Packs a run of steps from `first` on of the rows of block `block`.
+    fn pack(&self, product: &Product<'_>, item: Item, block: usize, first: usize, out: &mut [u8]) {
+        let (k, elements) = (self.spec.k as usize, self.holds.elements());
+        let rows = item.row + block * BLOCK..item.row + ((block + 1) * BLOCK).min(item.rows);
+        let inner = first * elements..((first + DEEP) * elements).min(k);
+        // SAFETY: `supports` asked for the features.
+        unsafe {
+            self.a.pack(&product.a, item.row_batch, rows, inner, out);
+            if self.is_turned() {
+                turn(out);
+            }
+        }
     }
 
     /// Steps `steps` of panel `p`, packed to `out` unless they lie.
@@ -227,6 +222,7 @@ impl<E: Tail> ByTiles<E> {
         let Task { finish, a, tiles } = *task;
         let (product, item) = (finish.product, finish.item);
         let [block_len, sums_len, turned_len, ends_len] = self.work_lens();
+        let own = cut::<u8>(&mut work, self.a_bytes()[1]);
         let block = cut::<i8>(&mut work, block_len);
         let sums = cut::<u32>(&mut work, sums_len);
         let turned = cut::<u32>(&mut work, turned_len);
@@ -234,6 +230,15 @@ impl<E: Tail> ByTiles<E> {
         let (all_steps, ld, blocks) = (self.steps(), run.len() * BLOCK, rows.len().div_ceil(BLOCK));
         if all_steps == 0 {
             sums.fill(0);
+        }
+        let (mut a, mut a_blocks, mut a_first) = (a, item.rows.div_ceil(BLOCK), rows.start / BLOCK);
+        if self.cut.apart {
+            for (j, first) in (0..blocks).flat_map(|j| (0..all_steps).step_by(DEEP).map(move |first| (j, first))) {
+                let at = self.place(blocks, j, first);
+                let out = &mut own[at..][..(all_steps - first).min(DEEP) * STEP_BYTES];
+                self.pack(product, item, a_first + j, first, out);
+            }
+            (a, a_blocks, a_first) = (own, blocks, 0);
         }
         for first in (0..all_steps).step_by(DEEP) {
             let steps = first..(first + DEEP).min(all_steps);
@@ -245,7 +250,7 @@ impl<E: Tail> ByTiles<E> {
                 };
                 for j in 0..blocks {
                     self.ask(product, item, next.clone(), j, blocks);
-                    let at = self.place(item.rows.div_ceil(BLOCK), rows.start / BLOCK + j, first);
+                    let at = self.place(a_blocks, a_first + j, first);
                     let of_a = Operand::packed(a[at..][..steps.len() * STEP_BYTES].as_ptr());
                     let (left, right) = if self.is_turned() { (of_b, of_a) } else { (of_a, of_b) };
                     // Turned, blocks are one after the other.
@@ -370,13 +375,15 @@ impl<E: Tail> ByTiles<E> {
         scratch: &mut [u8],
         stage: Option<Disjoint<'_, E>>,
     ) {
-        let (a, work) = scratch.split_at_mut(self.a_bytes());
-        self.prepare(product, item, a);
+        let (a, work) = scratch.split_at_mut(self.a_bytes()[0]);
+        if !self.cut.apart {
+            self.prepare(product, item, a);
+        }
         let a = &*a;
         let work = Output::of(work);
         let unit = self.panels.unit();
         let (blocks, units) = (item.rows.div_ceil(BLOCK), self.panels.count() / unit);
-        let [down, across] = [self.grid[0].min(blocks), self.grid[1]];
+        let [down, across] = [self.cut.grid[0].min(blocks), self.cut.grid[1]];
         let finish = Finish { product, item, summing: self.summing, panels: self.panels, stage };
         let next = AtomicUsize::new(0);
         threads::for_each(threads::count().min(down * across), |slot| {
@@ -407,42 +414,6 @@ struct Task<'t, 'p, E> {
     finish: &'t Finish<'p, 'p, E>,
     a: &'t [u8],
     tiles: &'t Tiles,
-}
-
-/// How many tasks `rows` rows and `panels` make along each, of so many steps of k and for `threads` threads.
-fn grid(panels: &Panels, rows: usize, steps: usize, threads: usize) -> [usize; 2] {
-    let (blocks, units) = (rows.div_ceil(BLOCK), panels.count() / panels.unit());
-    if blocks == 0 || units == 0 {
-        return [0, 0];
-    }
-    let (mut down, most) = (blocks.div_ceil(MOST_ROWS / BLOCK), MOST_SUMS / (BLOCK * BLOCK * size_of::<f32>()));
-    // Where threads have little to do, most of it is reading what others have just packed of A. So tasks are few, and low.
-    // (512³ with B in panels, on sixteen threads: 48 tasks took 153 µs, 2 by 8 134, 8 by 2 74.)
-    let each = blocks * panels.count() * steps / threads / ENOUGH;
-    if threads > 1 && each < TASKS && blocks >= 2 * LEAST_BLOCKS {
-        let wanted = each.max(1) * threads;
-        let low = blocks.div_ceil(2 * each.max(1)).min(wanted);
-        let across = wanted.div_ceil(low).min(units);
-        if blocks.div_ceil(low) * units.div_ceil(across) * panels.unit() <= most {
-            return [low, across];
-        }
-    }
-    // Sums stay near.
-    let mut across = units.div_ceil((most / (blocks.div_ceil(down) * panels.unit())).max(1));
-    let wanted = if threads == 1 { 1 } else { TASKS * threads };
-    while down * across < wanted {
-        // Both operands are read from afar, but B may also be packed once more for each task below another.
-        let (high, wide) = (blocks / down, units * panels.unit() / across);
-        match (high >= 2 * LEAST_BLOCKS && high > 4 * wide, across < units) {
-            (false, true) => across += 1,
-            (true, _) => down += 1,
-            (false, false) if down < blocks => down += 1,
-            (false, false) => break,
-        }
-    }
-    // As much for one thread as for another.
-    let across = if down % threads != 0 { across.next_multiple_of(threads).min(units) } else { across };
-    [down, across]
 }
 
 /// Writes 32 rows of 32 sums as columns, rows of `out` `ld` apart.

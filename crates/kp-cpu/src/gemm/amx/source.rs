@@ -1,8 +1,8 @@
 //! How B becomes tiles, and how long a product by tiles takes.
 
 use super::{
+    cut::MOST_ROWS,
     lines::{BLOCK, Holds, Lines},
-    product::MOST_ROWS,
 };
 use crate::{
     amx::ROWS,

@@ -1,0 +1,70 @@
+//! How products by tiles are cut into tasks for threads.
+
+use super::lines::BLOCK;
+use crate::gemm::finish::Panels;
+
+/// Most rows of a task, whose steps of a run and whose sums stay in L2; and most bytes of these sums.
+pub(super) const MOST_ROWS: usize = 512;
+const MOST_SUMS: usize = 512 << 10;
+
+/// The least blocks of rows that are worth packing a block of B for, where columns can be divided instead.
+const LEAST_BLOCKS: usize = 4;
+
+/// Tasks that each thread finds, where there is enough for them: so many products of a block of rows, a panel and a step
+/// for each.
+const TASKS: usize = 3;
+const ENOUGH: usize = 1024;
+
+/// What is to be cut: rows, panels and steps of k.
+pub(super) struct Work {
+    pub(super) rows: usize,
+    pub(super) panels: Panels,
+    pub(super) steps: usize,
+}
+
+/// How it is cut.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    /// Tasks there are along m and n.
+    pub(super) grid: [usize; 2],
+    /// Whether each packs the rows of A that it needs, since a loop of its own over threads would take longer.
+    pub(super) apart: bool,
+}
+
+impl Work {
+    /// Cut for so many threads.
+    pub(super) fn cut(&self, threads: usize) -> Cut {
+        let panels = &self.panels;
+        let (blocks, units) = (self.rows.div_ceil(BLOCK), panels.count() / panels.unit());
+        if blocks == 0 || units == 0 {
+            return Cut { grid: [0, 0], apart: false };
+        }
+        let (mut down, most) = (blocks.div_ceil(MOST_ROWS / BLOCK), MOST_SUMS / (BLOCK * BLOCK * size_of::<f32>()));
+        // Where threads have little to do, most of it was waiting for A, and reading what others had packed of it. So tasks
+        // are two for each thread, of few rows, which they pack themselves. (On sixteen threads 1024³, 512³ and 256³ with B
+        // in panels took 460, 73 and 26 µs when A was packed first, and take 424, 67 and 18; 4 by 4 tasks 481, 88 and 21.)
+        let few = 2 * LEAST_BLOCKS;
+        if threads > 1 && blocks >= few && blocks * panels.count() * self.steps < TASKS * threads * ENOUGH {
+            let across = (2 * threads).div_ceil(few).min(units);
+            if blocks.div_ceil(few) * units.div_ceil(across) * panels.unit() <= most {
+                return Cut { grid: [few, across], apart: true };
+            }
+        }
+        // Sums stay near.
+        let mut across = units.div_ceil((most / (blocks.div_ceil(down) * panels.unit())).max(1));
+        let wanted = if threads == 1 { 1 } else { TASKS * threads };
+        while down * across < wanted {
+            // Both operands are read from afar, but B may also be packed once more for each task below another.
+            let (high, wide) = (blocks / down, units * panels.unit() / across);
+            match (high >= 2 * LEAST_BLOCKS && high > 4 * wide, across < units) {
+                (false, true) => across += 1,
+                (true, _) => down += 1,
+                (false, false) if down < blocks => down += 1,
+                (false, false) => break,
+            }
+        }
+        // As much for one thread as for another.
+        let across = if down % threads != 0 { across.next_multiple_of(threads).min(units) } else { across };
+        Cut { grid: [down, across], apart: false }
+    }
+}
