@@ -49,16 +49,18 @@ struct Group {
     ahead: u32,
 }
 
-/// Variants; append only, because wisdom names them by their place. On an H200 the first is best for 16 bits, the second for 8, the
-/// third for E2M1, the fourth for whole numbers of 4 bits, the fifth for NF4, of which a unit has room for one group's table; the last
-/// for few columns, of which the others would make too few groups.
-const GROUPS: [Group; 6] = [
+/// Variants; append only, because wisdom names them by their place. On an H200 the third is best for E2M1, the fifth for NF4, of which
+/// a unit has room for one group's table, the sixth for few columns, of which the others would make too few groups, the seventh for
+/// 16 and 8 bits, and the last for whole numbers of 4 bits.
+const GROUPS: [Group; 8] = [
     Group { cols: 1, subgroups: 4, teams: 1, steps: 2, ahead: 0 },
     Group { cols: 1, subgroups: 4, teams: 2, steps: 1, ahead: 1 },
     Group { cols: 2, subgroups: 4, teams: 1, steps: 1, ahead: 1 },
     Group { cols: 4, subgroups: 4, teams: 1, steps: 1, ahead: 5 },
     Group { cols: 1, subgroups: 1, teams: 16, steps: 2, ahead: 4 },
     Group { cols: 1, subgroups: 8, teams: 1, steps: 1, ahead: 1 },
+    Group { cols: 1, subgroups: 4, teams: 1, steps: 2, ahead: 8 },
+    Group { cols: 2, subgroups: 2, teams: 2, steps: 2, ahead: 8 },
 ];
 
 /// Whether lanes have scales of their own, as `OWN_SCALES` of the shader: f16 holds a code of E2M1 times a scale of either scheme.
@@ -131,7 +133,7 @@ impl Kernel<Gemm> for CoopmatFewRows {
             got => return Err(Unsupported::DType { operand: "a", got }),
         };
         let b = p.b.dtype();
-        if b != p.a.dtype() && (!NARROW.contains(&b) || (p.a.dtype(), b) == (DType::Bf16, DType::Nf4)) {
+        if b != p.a.dtype() && !NARROW.contains(&b) {
             return Err(Unsupported::DType { operand: "b", got: b });
         }
         let width = widths(caps, p.a.dtype()).next().filter(|_| caps.has(need)).ok_or(Unsupported::Feature { need })?;
@@ -162,12 +164,12 @@ impl Kernel<Gemm> for CoopmatFewRows {
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
         let group = &GROUPS[usize::from(variant.0)];
         let (best, slower) = match (p.b.dtype(), p.b.dtype().bits()) {
-            (_, 16) => (0, 1.05),
-            (_, 8) => (1, 1.15),
+            (_, 16) => (6, 1.05),
+            (_, 8) => (6, 1.15),
             (DType::E2m1, _) if own_scales(p.b.format) == 1 => (2, 1.85),
             (DType::E2m1, _) => (2, 1.6),
             (DType::Nf4, _) => (4, 2.2),
-            _ => (3, 1.35),
+            _ => (7, 1.3),
         };
         let other = if variant.0 == best { 1.0 } else { 1.2 };
         // Fewer subgroups than units need for the memory's whole speed bring a part of it.
