@@ -74,7 +74,10 @@ impl Pipelines {
             numbers.1[..open.count].copy_from_slice(&build.constants[..open.count]);
             // One pipeline whatever they are.
             (0..open.count).filter(|id| !open.but.contains(id)).for_each(|id| key.1[id] = 0);
-            (numbers.0, spirv) = (open.count as u8, open.spirv);
+            for (number, &id) in numbers.1[open.count..].iter_mut().zip(open.and) {
+                *number = std::mem::take(&mut key.1[id]);
+            }
+            (numbers.0, spirv) = ((open.count + open.and.len()) as u8, open.spirv);
         }
         let slot = self.made.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();
         let raw = (*slot.get_or_init(|| self.make(build, spirv, native)))?;

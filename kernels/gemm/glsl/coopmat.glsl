@@ -25,15 +25,20 @@ layout(constant_id = FIRST + 5) const uint THREADS = 128u;
 layout(constant_id = FIRST + 6) const uint M = 16u;
 layout(constant_id = FIRST + 7) const uint N = 16u;
 layout(constant_id = FIRST + 8) const uint K = 16u;
-// Bits: pieces of A, of B at once; all steps are made of them; D has nothing but alpha to it, and is stored eight elements at once; of
-// I8 besides, A and B lie across k.
+// Bits: pieces of A, of B at once; all steps are made of them; D has nothing but alpha to it, and is stored eight elements at once.
+#ifdef OPEN
+#define RUNS numbers[FIRST]
+#else
 layout(constant_id = FIRST + 9) const uint RUNS = 0u;
+#endif
 
 // A step's lines: along k, or across it where that is how the operand lies. In pieces of 16 bytes, one more than what they hold, so
 // that neighbouring ones start in other banks; and of 16 bytes so that the driver knows how a matrix is aligned.
 #ifdef OF_I8
-const bool A_ALONG_K = (RUNS & 16u) == 0u;
-const bool B_ALONG_K = (RUNS & 32u) == 0u;
+// Bits: A, B lie across k.
+layout(constant_id = FIRST + 10) const uint SIDES = 0u;
+const bool A_ALONG_K = (SIDES & 1u) == 0u;
+const bool B_ALONG_K = (SIDES & 2u) == 0u;
 #else
 const bool A_ALONG_K = A_FORM == 0u;
 const bool B_ALONG_K = B_FORM != 0u;
@@ -51,7 +56,7 @@ const uint A_TURNS = (A_ALL + THREADS - 1u) / THREADS;
 const uint B_TURNS = (B_ALL + THREADS - 1u) / THREADS;
 
 // Whether there are no steps but those of `make_steps`.
-const bool WHOLE = (~RUNS & 7u) == 0u;
+#define WHOLE ((~RUNS & 7u) == 0u)
 
 // Matrices of a subgroup's part.
 const uint ROWS = BM / DOWN / M;

@@ -61,7 +61,7 @@ layout(push_constant, std430) uniform Push {
     // Parts of k, of each of which D has a matrix of its own, where a kernel knows them.
     uint splits;
 #ifdef OPEN
-    layout(offset = 128) uint numbers[12];
+    layout(offset = 128) uint numbers[13];
 #endif
 };
 

@@ -77,7 +77,7 @@ layout(push_constant, std430) uniform Push {
     float alpha;
     float beta;
 #ifdef OPEN
-    layout(offset = 128) uint numbers[21];
+    layout(offset = 128) uint numbers[22];
 #endif
 };
 

@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// The kernel for matrix units that subgroups share.
 pub(crate) struct Coopmat;
 
-static F16: Shader = shader!("gemm", "coopmat", open 12 but [0, 1, 10, 11]);
+static F16: Shader = shader!("gemm", "coopmat", open 12 but [0, 1, 10, 11], and [21]);
 static BF16: Shader = shader!("gemm", "coopmat_bf16");
 
 /// What one variant is.
@@ -62,7 +62,7 @@ impl Tile {
         let ((rows, cols, _), (down, across)) = (self.shape, self.subgroups);
         let (part_rows, part_cols) = (rows / down, cols / across);
         let parts = part_rows.is_multiple_of(mma.m) && part_cols.is_multiple_of(mma.n);
-        let whole = parts && self.depth(mma).is_multiple_of(mma.k);
+        let whole = parts && self.depth(caps, mma).is_multiple_of(mma.k);
         let sums = part_rows / mma.m * (part_cols / mma.n);
         // A driver for processors makes hundreds of instructions of each matrix, and takes a second to compile a few.
         let most = if caps.kind == DeviceKind::SoftwareGpu { 4 } else { 32 };
@@ -71,7 +71,13 @@ impl Tile {
     }
 
     /// Elements along k that a group has in shared memory.
-    pub(super) fn depth(&self, mma: &MmaShape) -> u32 {
+    pub(super) fn depth(&self, caps: &Caps, mma: &MmaShape) -> u32 {
+        let most = self.most_depth(mma);
+        // A driver for processors compiles for seconds what more matrices unroll to.
+        if caps.kind == DeviceKind::SoftwareGpu { most.min(2 * mma.k) } else { most }
+    }
+
+    fn most_depth(&self, mma: &MmaShape) -> u32 {
         16 * self.shape.2 / mma.a.bits()
     }
 
@@ -83,7 +89,7 @@ impl Tile {
     /// The shader's constants, of which `runs` says how operands lie.
     pub(super) fn constants(&self, caps: &Caps, mma: &MmaShape, runs: u32) -> Vec<u32> {
         let ((rows, cols), (down, across)) = (self.size(), self.subgroups);
-        vec![rows, cols, self.depth(mma), down, across, self.threads(caps), mma.m, mma.n, mma.k, runs]
+        vec![rows, cols, self.depth(caps, mma), down, across, self.threads(caps), mma.m, mma.n, mma.k, runs]
     }
 
     /// Columns that a group has in shared memory.
@@ -146,7 +152,7 @@ impl Tile {
         shader: &'static Shader,
     ) -> Main {
         let mma = mma_shape(caps, p.a.dtype()).expect("supported, so there is a shape");
-        let depth = self.depth(mma);
+        let depth = self.depth(caps, mma);
         // Groups of rows start anywhere in a column of A.
         let starts = grouping != Some(Grouping::Contiguous) || p.a.order == Order::Row;
         // Halves of B's columns alternate, so that eight of them are not neighbours.
@@ -210,7 +216,7 @@ impl Tile {
     /// Both operands' parts at their largest, with the 16 bytes that each line is longer, or a matrix of each subgroup.
     pub(super) fn shared_bytes(&self, mma: &MmaShape) -> u32 {
         let ((rows, cols), (down, across)) = (self.size(), self.subgroups);
-        let (bytes, depth) = (mma.a.bits() / 8, self.depth(mma));
+        let (bytes, depth) = (mma.a.bits() / 8, self.most_depth(mma));
         let part = |size: u32| (size * (bytes * depth + 16)).max(depth * (bytes * size + 16));
         (part(rows) + part(cols)).max(4 * down * across * mma.m * mma.n)
     }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// The kernel for weights of few bits on matrix units that subgroups share.
 pub(crate) struct CoopmatWeights;
 
-static F16: Shader = shader!("gemm", "coopmat_weights", open 12 but [0, 1, 10, 11]);
+static F16: Shader = shader!("gemm", "coopmat_weights", open 12 but [0, 1, 10, 11], and [21]);
 static BF16: Shader = shader!("gemm", "coopmat_weights_bf16");
 
 /// What B may be.

@@ -23,14 +23,23 @@ use std::sync::Arc;
 /// The kernel for whole numbers on matrix units that subgroups share.
 pub(crate) struct CoopmatWhole;
 
-static SHADER: Shader = shader!("gemm", "coopmat_whole", open 21 but []);
+static SHADER: Shader = shader!("gemm", "coopmat_whole", open 21 but [], and [30]);
 
 fn form(p: &GemmProblem) -> Form<'_> {
     Form { spec: p.spec(), grouping: None }
 }
 
-/// How A and B lie, as `RUNS` of the shader.
-fn runs(tile: &Tile, mma: &MmaShape, p: &GemmProblem) -> u32 {
+fn bits<const N: usize>(bits: [bool; N]) -> u32 {
+    bits.into_iter().zip(0..).map(|(on, bit)| u32::from(on) << bit).sum()
+}
+
+/// Whether A and B lie across k, as `SIDES` of the shader.
+fn sides(p: &GemmProblem) -> u32 {
+    bits([p.a.order == Order::Col, p.b.order == Order::Row])
+}
+
+/// How A and B are brought, as `RUNS` of the shader.
+fn runs(tile: &Tile, caps: &Caps, mma: &MmaShape, p: &GemmProblem) -> u32 {
     let align = p.align().bytes();
     let at_once = |matrix: &Matrix| {
         let whole = matrix.ld.is_multiple_of(PIECE) && (p.batch == 1 || matrix.stride.is_multiple_of(PIECE.into()));
@@ -41,9 +50,8 @@ fn runs(tile: &Tile, mma: &MmaShape, p: &GemmProblem) -> u32 {
     let (of_a, of_b) = (at_once(&p.a), neighbours && at_once(&p.b));
     let (a_across, b_across) = (p.a.order == Order::Col, p.b.order == Order::Row);
     let sides = (!a_across || p.m.is_multiple_of(PIECE)) && (!b_across || p.n.is_multiple_of(PIECE));
-    let whole = of_a && of_b && sides && p.k.is_multiple_of(tile.depth(mma)) && p.k > 0;
-    let bits = [of_a, of_b, whole, false, a_across, b_across];
-    bits.into_iter().zip(0..).map(|(on, bit)| u32::from(on) << bit).sum()
+    let whole = of_a && of_b && sides && p.k.is_multiple_of(tile.depth(caps, mma)) && p.k > 0;
+    bits([of_a, of_b, whole])
 }
 
 /// Elements that are brought at once, and their bytes.
@@ -109,7 +117,7 @@ impl Kernel<Gemm> for CoopmatWhole {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         let (caps, tile) = (device.caps(), &TILES[usize::from(variant.0)]);
         let mma = mma_shape(caps, DType::I8).expect("supported, so there is a shape");
-        let own = tile.constants(caps, mma, runs(tile, mma, p));
+        let own = [tile.constants(caps, mma, runs(tile, caps, mma, p)), vec![sides(p)]].concat();
         let code = form(p).ready(device, self.name(), &SHADER, &own, tile.size(), Some(caps.lanes))?;
         // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, form(p).scratch_bytes(), Box::new(code)) })

@@ -23,6 +23,8 @@ pub(crate) struct Open {
     pub(crate) count: usize,
     /// Those that are constants all the same.
     pub(crate) but: &'static [usize],
+    /// Others that follow as numbers too, in this order.
+    pub(crate) and: &'static [usize],
 }
 
 impl Shader {
@@ -39,10 +41,14 @@ macro_rules! shader {
     };
     // With a form, `STEM_open`, in which that many constants are numbers.
     ($op:literal, $stem:literal, open $count:literal but $but:expr) => {
+        $crate::shaders::shader!($op, $stem, open $count but $but, and [])
+    };
+    ($op:literal, $stem:literal, open $count:literal but $but:expr, and $and:expr) => {
         $crate::shaders::shader!(@ $op, $stem, Some($crate::shaders::Open {
             spirv: $crate::shaders::shader!(@spirv $op, $stem, "_open"),
             count: $count,
             but: &$but,
+            and: &$and,
         }))
     };
     (@ $op:literal, $stem:literal, $open:expr) => {
