@@ -74,12 +74,6 @@
 #ifndef KP_PROMOTE // whether the sums of each k block are added in full f32, for 8-bit types
 #define KP_PROMOTE 0
 #endif
-#ifndef KP_KEEP_A
-#define KP_KEEP_A KEEP_NORMAL
-#endif
-#ifndef KP_KEEP_B
-#define KP_KEEP_B KEEP_NORMAL
-#endif
 #ifndef KP_SCALE // NONE, TENSOR, ROW
 #define KP_SCALE NONE
 #endif
@@ -164,6 +158,8 @@ struct Params {
     Tiles tiles;
     // 0 if one matrix serves the whole batch.
     u32 a_batched, b_batched;
+    // Whether B is read once, and too large to stay in L2 until the next launch.
+    u32 b_streams;
     Epilogue epilogue;
     float *partials;
     u32 *flags;
@@ -259,6 +255,7 @@ template <bool IS_A> KP_FN void load(const Params &p, const TensorMap *map, Ring
     constexpr u32 BYTES = (IS_A ? Config::A_BYTES : Config::B_BYTES) / ALL, ROWS = (IS_A ? KP_BM : KP_BN) / ALL;
     u16 blocks = IS_A ? place.sharing_a() : place.sharing_b();
     u32 mine = IS_A ? place.n : place.m;
+    const u64 keep = !IS_A && p.b_streams ? ptx::KEEP_FIRST_OUT : ptx::KEEP_NORMAL;
     for (; items.more; items.step(place)) {
         const Item &item = items.item;
         u32 n = place.tile_n(item), rows[BOXES];
@@ -276,8 +273,8 @@ template <bool IS_A> KP_FN void load(const Params &p, const TensorMap *map, Ring
             for (int i = 0; i < BOXES; i++) {
                 u32 to = (IS_A ? ring.a() : ring.b()) + (i * SHARING + mine) * BYTES;
                 i32 x = MN ? rows[i] : k * Config::BK, y = MN ? k * Config::BK : rows[i];
-                if (SHARING > 1) ptx::load_box_multicast(to, map, ring.full(), x, y, batch, blocks, IS_A ? ptx::KP_KEEP_A : ptx::KP_KEEP_B);
-                else ptx::load_box(to, map, ring.full(), x, y, batch, IS_A ? ptx::KP_KEEP_A : ptx::KP_KEEP_B);
+                if (SHARING > 1) ptx::load_box_multicast(to, map, ring.full(), x, y, batch, blocks, keep);
+                else ptx::load_box(to, map, ring.full(), x, y, batch, keep);
             }
         }
     }

@@ -262,10 +262,8 @@ impl Family {
             None => units.min(full.into()) as u32,
         };
         config.grid[0] = clusters * tile.cluster();
-        // Copies of B that no other row of tiles will ask for should not push out what stays in L2.
         let (_, rows) = groups(spec, grouping);
-        let b_bytes = b.span(k, n, batch).saturating_mul(b.dtype().bits().into()) / 8;
-        let b_streams = rows <= f64::from(tile.m * tile.cluster_m) && b_bytes > device.caps().l2_bytes / 8 * 7;
+        let b_streams = rows <= f64::from(tile.m * tile.cluster_m) && super::b_passes(spec, device.caps());
         let step = self.step();
         let store = tile.store(d_bytes);
         let swizzle = match store * d_bytes {

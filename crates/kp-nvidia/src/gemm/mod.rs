@@ -102,6 +102,13 @@ fn listed(
     listed
 }
 
+/// Whether B, if one row of tiles reads it, is read once, and is too large to stay in L2 until the next launch: then it had better leave L2
+/// first. Of an H200's 60 MiB, 48 still help; 56 do not.
+fn b_passes(spec: &GemmSpec, caps: &Caps) -> bool {
+    let bytes = spec.b.span(spec.k, spec.n, spec.batch).saturating_mul(spec.b.dtype().bits().into()) / 8;
+    (spec.batch == 1 || spec.b.stride != 0) && bytes > caps.l2_bytes / 8 * 7
+}
+
 /// Enough of an H200 to ask kernels what they build there.
 fn h200() -> Caps {
     let mut caps = Caps::new(DeviceKind::Gpu, "sm_90a");

@@ -71,7 +71,7 @@ impl Kernel<Gemm> for Sm90 {
         let guess = variants::resident(device.caps().units, &choice.tile);
         let resident = launch::resident(own, &function, spec, choice)?.min(guess);
         let cut = choice.cut(spec, resident).expect("`supports` has cut it");
-        let code = Ready::new(spec, choice, cut, function);
+        let code = Ready::new(spec, choice, cut, function, device.caps());
         // SAFETY: maps and epilogue are of the spec's operands; partial sums and flags are in the scratch.
         Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, code.scratch_bytes, Box::new(code)) })
     }

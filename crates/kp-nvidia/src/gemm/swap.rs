@@ -236,14 +236,12 @@ pub(super) fn params(spec: &GemmSpec, tile: &Tile, caps: &Caps) -> Params {
     } else {
         Default::default()
     };
-    let b_bytes = spec.b.span(spec.k, spec.n, spec.batch).saturating_mul(spec.b.dtype().bits().into()) / 8;
     Params {
         epilogue: Arguments::of(spec),
         stages_k: spec.k.div_ceil(tile.stage_k(spec)),
         a_batched: is_batched(spec.a.stride),
         b_batched: is_batched(spec.b.stride),
-        // Of an H200's 60 MiB, 48 still help; 56 do not.
-        b_streams: u32::from(b_bytes > caps.l2_bytes / 8 * 7),
+        b_streams: u32::from(super::b_passes(spec, caps)),
         a_scale_batch: a_batch,
         b_scale_batch: b_batch,
         a_scale_row: a_row,

@@ -11,7 +11,7 @@ use crate::{
     tensor_map::Swizzle,
 };
 use kp_hal::{
-    DType, Launch, Queue, Result,
+    Caps, DType, Launch, Queue, Result,
     op::{Addend, Gemm, GemmArgs, GemmSpec, Order, Scheme},
 };
 use std::ffi::c_void;
@@ -23,6 +23,7 @@ struct Params {
     tiles: Tiles,
     a_batched: u32,
     b_batched: u32,
+    b_streams: u32,
     epilogue: Epilogue,
     partials: u64,
     flags: u64,
@@ -102,7 +103,7 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    pub(super) fn new(spec: &GemmSpec, choice: &Choice, cut: Cut, function: Function) -> Self {
+    pub(super) fn new(spec: &GemmSpec, choice: &Choice, cut: Cut, function: Function, caps: &Caps) -> Self {
         let GemmSpec { batch, m, n, k, a, b, d, .. } = *spec;
         let (tile, gate) = (&choice.tile, spec.epilogue.gate);
         let step = 1024 / a.dtype().bits();
@@ -146,6 +147,7 @@ impl Ready {
                 tiles,
                 a_batched: is_batched(a.stride),
                 b_batched: is_batched(b.stride),
+                b_streams: u32::from(cut.m == 1 && super::super::b_passes(spec, caps)),
                 epilogue: Epilogue::of(spec),
                 ..Params::default()
             },
