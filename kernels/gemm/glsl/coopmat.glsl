@@ -1,5 +1,6 @@
 // The tiles of coopmat.comp and coopmat_whole.comp, which say as macros ELEMENT, its BYTES and BITS, what is SUMMED, FIRST, the number of
-// the first of ten constants, SPLITS, how many parts k has, and maybe SMALL_PIECES; and have the operands and sizes that are named here.
+// the first of ten constants, of eleven with OF_I8, SPLITS, how many parts k has, and maybe SMALL_PIECES; and have the operands and sizes
+// that are named here.
 
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_shuffle : require

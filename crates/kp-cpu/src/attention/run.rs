@@ -8,7 +8,7 @@
 //!   many tiles: a thread takes a tile at a time and walks its chunks
 //!   few tiles:  a thread takes a chunk of a tile at a time; afterwards each tile takes in its chunks
 //! ```
-//! Either way a row's chunks are computed apart and merged first to last, so the bits are the same: they depend
+//! Either way a row's chunks are computed apart and merged first to last, so the bits are the same, but for the sign of a zero: they depend
 //! neither on the number of threads nor on other rows. Scratch does not grow with the number of keys.
 
 use super::{
@@ -240,7 +240,7 @@ impl<'a, R: Compiled> Run<'a, R> {
                 state.clear();
                 self.run(&tile, &mut room, &mut state, Task::Load);
                 let mut chunks = chunks(&tile);
-                // To take the first chunk into what has seen nothing changes no bit.
+                // To take the first chunk into what has seen nothing changes no bit, but a zero's sign.
                 if let Some(chunk) = chunks.next() {
                     self.compute(&tile, chunk, &mut room, &mut state);
                 }
