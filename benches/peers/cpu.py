@@ -425,7 +425,7 @@ def best(times):
 def measure(args, name, rows, method, threads):
     suite = f"peers-{name}-{method}-{threads}t"
     before = rivals(rows, threads)
-    environment = os.environ | {"KP_THREADS": str(threads)}
+    environment = os.environ | {"KP_DEVICE": "cpu", "KP_THREADS": str(threads)}
     options = ["--method", method, "--best", str(args.best), "--budget", args.budget]
     beside.run_kp(args.kp, args.out, suite, best(before), options, environment)
     after = rivals(rows, threads)

@@ -104,7 +104,9 @@ def copy_ns(nbytes, args):
 
 def run_kp(args, suite, problems, method):
     options = ["--method", method, "--best", str(args.best), "--budget", f"{args.budget}ms", "--warm", f"{args.warm}ms"]
-    beside.run_kp(args.kp, args.out, suite, problems, options, os.environ | {"KP_DEVICE": "vulkan"})
+    # Of several cards, KP_DEVICE=vulkan:1 and CUDA_VISIBLE_DEVICES=1 name the same one.
+    environment = {"KP_DEVICE": "vulkan"} | os.environ
+    beside.run_kp(args.kp, args.out, suite, problems, options, environment)
 
 
 def beside_rivals(args, name):

@@ -9,7 +9,7 @@ use crate::{
 use anyhow::{Context, Result};
 use kp_core::{Candidate, Engine};
 use kp_hal::{
-    Caps, Queue,
+    Caps, Plan, Queue,
     op::{Op, OpVisitor, Problem},
 };
 use std::{
@@ -122,9 +122,10 @@ impl OpVisitor for Measure<'_> {
         };
         let mut left = Vec::new();
         let Options { best, ref beside, .. } = meter.options;
-        for (rank, candidate) in found.accepted.into_iter().filter(wanted).enumerate() {
+        let ranked = found.accepted.into_iter().zip(1..).filter(|(candidate, _)| wanted(candidate));
+        for (place, (candidate, rank)) in ranked.enumerate() {
             let label = candidate.label().to_string();
-            if rank >= best && beside.as_ref().is_none_or(|part| !label.contains(&**part)) {
+            if place >= best && beside.as_ref().is_none_or(|part| !label.contains(&**part)) {
                 continue;
             }
             let reached = meter.reached.get(candidate.kernel.name()).copied().unwrap_or(1.0);
@@ -133,7 +134,7 @@ impl OpVisitor for Measure<'_> {
                 let why = format!("a launch would take about {:.0} s, more than --longest", expected.as_secs_f64());
                 outcome.skipped.push((Some(label), why));
             } else {
-                left.push((candidate, label));
+                left.push((candidate, rank, label));
             }
         }
         if left.is_empty() {
@@ -150,7 +151,7 @@ impl OpVisitor for Measure<'_> {
             sets.push(Set::upload(&meter.engine, &host.operands, &mut *meter.queue)?);
         }
         let mut ready = Vec::new();
-        for (candidate, label) in left {
+        for (candidate, rank, label) in left {
             watch(&label);
             let plan = match candidate.kernel.plan(meter.engine.device(), problem, candidate.variant) {
                 Ok(plan) => plan,
@@ -175,22 +176,22 @@ impl OpVisitor for Measure<'_> {
                 }
                 error = comparison.map(|found| found.max_share);
             }
-            ready.push((candidate, label, plan, error, Vec::new()));
+            ready.push(Ready { candidate, rank, label, plan, error, samples: Vec::new() });
         }
         let Options { method, budget, warm, .. } = meter.options;
         let clock = Clock { engine: &meter.engine, method, budget, warm };
-        if let Some((_, label, plan, ..)) = ready.first() {
+        if let Some(Ready { label, plan, .. }) = ready.first() {
             watch(label);
             clock.wake(began, plan, &host.operands, &mut sets[0], &mut *meter.queue)?;
         }
         // In turns, so that none is alone in meeting the device rested.
         for _ in 0..timing::TURNS {
-            for (_, label, plan, _, samples) in &mut ready {
+            for Ready { label, plan, samples, .. } in &mut ready {
                 watch(label);
                 samples.extend(clock.time(plan, &host.operands, &mut sets, &mut *meter.queue)?);
             }
         }
-        for (candidate, _, _, error, samples) in ready {
+        for Ready { candidate, rank, error, samples, .. } in ready {
             let timing = timing::summary(samples);
             let reached = floor_ns / timing.median_ns;
             meter
@@ -199,10 +200,23 @@ impl OpVisitor for Measure<'_> {
                 .and_modify(|least| *least = least.min(reached))
                 .or_insert(reached);
             let at = (candidate.kernel.name(), candidate.variant.0);
-            outcome.rows.push(row(meter, line, at, timing, (floor_ns, cold), error));
+            outcome.rows.push(Row { rank: Some(rank), ..row(meter, line, at, timing, (floor_ns, cold), error) });
         }
         Ok(())
     }
+}
+
+/// A candidate that has a plan.
+struct Ready<O: Op> {
+    candidate: Candidate<O>,
+    /// Its place among all.
+    rank: u32,
+    label: String,
+    plan: Plan<O>,
+    /// Its largest share of the allowed error, if it was compared.
+    error: Option<f64>,
+    /// Nanoseconds.
+    samples: Vec<f64>,
 }
 
 /// Sets beyond this would take longer to fill than to use.
@@ -232,6 +246,7 @@ fn row(
         gbs: round(facts.bytes as f64 / median_ns),
         roofline: round(floor_ns / median_ns),
         max_error: max_error.map(round),
+        rank: None,
         peer: None,
         peer_ns: None,
         ratio: None,

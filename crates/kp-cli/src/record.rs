@@ -78,6 +78,8 @@ pub(crate) struct Row {
     pub(crate) roofline: f64,
     /// Largest error in units of the bound that conformance allows, if it was compared with the reference.
     pub(crate) max_error: Option<f64>,
+    /// Its place among all kernels for the problem: 1 for what the engine would run. Unknown of older records.
+    pub(crate) rank: Option<u32>,
     /// The rival: a library outside kp, if its time is known.
     pub(crate) peer: Option<String>,
     /// The rival's median.
@@ -252,6 +254,7 @@ pub(crate) mod tests {
             gbs: round(3.0 * 4.0 * 65536.0 / median_ns),
             roofline: round(335_544.0 / median_ns),
             max_error: Some(0.11),
+            rank: Some(1),
             peer: None,
             peer_ns: None,
             ratio: None,
