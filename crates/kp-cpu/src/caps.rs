@@ -40,7 +40,10 @@ fn caps(cpu_info: &str) -> Caps {
     let ops = |lane_bits: f64| bits / lane_bits * 2.0 * 2.0 * caps.clock_hz * f64::from(caps.units);
     let (f64s, f32s) = (ops(64.0), ops(32.0));
     let int8 = if caps.has("avx512vnni") || caps.has("avxvnni") || caps.has("dotprod") { 4.0 * f32s } else { f32s };
-    let bf16 = if caps.has("avx512bf16") || caps.has("bf16") { 2.0 * f32s } else { f32s };
+    // AMD multiplies as many pairs of bf16 as numbers of f32; for Intel it is faster, outside tiles, to widen them.
+    let has_pairs = caps.has("bf16")
+        || caps.has("avx512bf16") && field(cpu_info, &["vendor_id"]).as_deref() == Some("AuthenticAMD");
+    let bf16 = if has_pairs { 2.0 * f32s } else { f32s };
     caps.rates = Rates::uniform(f32s)
         .with(&[DType::F64], f64s)
         .with(&[DType::Bf16], bf16)
@@ -61,6 +64,13 @@ fn caps(cpu_info: &str) -> Caps {
     caps.launch_ns = 300;
     caps.panels = gemm::panels(&caps);
     caps
+}
+
+/// Operations a second of dot products of AVX-512 of pairs of bf16: the rate of bf16, unless tiles have that, or numbers that
+/// are widened. Intel's, where both are, take twice as long as widened numbers.
+pub(crate) fn pairs_rate(caps: &Caps) -> f64 {
+    let (bf16, f32s) = (caps.rates.get(DType::Bf16), caps.rates.get(DType::F32));
+    if bf16 > f32s && !caps.has("amx-bf16") { bf16 } else { f32s / 2.0 }
 }
 
 fn arch() -> &'static str {

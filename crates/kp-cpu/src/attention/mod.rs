@@ -2,9 +2,15 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx_bf16;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 mod avx512_decode;
 pub(crate) mod chunk;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 pub(crate) mod machine;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 pub(crate) mod places;
 pub(crate) mod plan;
 mod portable;
@@ -16,15 +22,13 @@ mod sixteen;
 pub(crate) mod soon;
 #[cfg(test)]
 pub(crate) mod tests;
-#[cfg(target_arch = "x86_64")]
-mod tiles;
 pub(crate) mod turn;
 
 use kp_hal::{KernelList, op::Attention};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) const KERNELS: KernelList<Attention> =
-    &[&avx512_decode::Avx512Decode, &amx_bf16::AmxBf16, &portable::Portable];
+    &[&avx512_decode::Avx512Decode, &amx_bf16::AmxBf16, &avx512_bf16::Avx512Bf16, &portable::Portable];
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const KERNELS: KernelList<Attention> = &[&avx512_decode::Avx512Decode, &portable::Portable];

@@ -46,6 +46,22 @@ pub(super) const STORED: &[&str] = &[
     "2x2x3:5x16 lens=padded page=64/3",
 ];
 
+/// Sizes with more queries to a key head than fit a vector, which kernels that multiply pairs of bf16 take: odd numbers of
+/// queries, keys and numbers, few and many queries of many heads, more keys than are summed together.
+const MANY: &[&str] = &[
+    "1x2x17:33x32",
+    "1x1x70:131x24:40",
+    "2x2x33:65x65:130",
+    "1x8:2x9:70x64",
+    "1x20:1x1:90x64:48",
+    "1x1x40:530x16",
+    "1x1x20:5x32",
+    "3x2x30:70x16 lens=padded",
+    "4x4:2x29:40x48 lens=packed/70/90",
+    "3x4:2x21:70x16 lens=padded page=5/50",
+    "3x4:1x9:50x32 lens=packed/20/0 page=16/14",
+];
+
 /// Masks of every form.
 pub(super) const MASKS: &str = "- mask=causal mask=window/4/0 mask=window/2/3 mask=window/0/0 mask=prefix/3 \
     mask=blocks/4/8 mask=blocks/3/5 mask=(q>=k&&q-k<5||k<2+h) mask=(q%3!=k%3||b==1)";
@@ -57,7 +73,24 @@ impl Judge for Attention {
             Depth::Quick => stored.retain(|s| !s.starts_with("1x3") && !s.contains("page=1/") && !s.contains("70x64")),
             Depth::Full => stored.extend(words("1x2x128:256x128 1x4:1x64x192:128 2x1x17:129x256 1x1x3:1025x16")),
         }
-        lines(
+        let valid = |line: &str| line.parse::<AttentionProblem>().is_ok();
+        let by_pairs = lines(
+            "attention",
+            &[
+                MANY.iter().map(|&s| s.to_owned()).collect(),
+                words("bf16:bf16:bf16 bf16:bf16:f32 bf16:bf16:f16"),
+                words("- layout=bhsd"),
+                words(MASKS),
+                words("- scale=0.3 scale=-1.0"),
+                words("- softcap=2.5"),
+                words("- alibi"),
+                words("- sinks"),
+                words("- lse"),
+                words("- ldq=1026 ldk=1028 ldv=1029 ldo=1025"),
+            ],
+            valid,
+        );
+        let all = lines(
             "attention",
             &[
                 stored,
@@ -80,8 +113,9 @@ impl Judge for Attention {
                 words("- - repro=batch-invariant repro=fast"),
                 words("- - align=4 align=64"),
             ],
-            |line| line.parse::<AttentionProblem>().is_ok(),
-        )
+            valid,
+        );
+        all.into_iter().chain(by_pairs).collect()
     }
 
     fn floor() -> &'static [&'static str] {

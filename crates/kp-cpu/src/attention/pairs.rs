@@ -1,17 +1,18 @@
-//! One tile of rows against one chunk of keys by tiles of AMX; rows are lanes, as in [`super::chunk`].
+//! One tile of rows against one chunk of keys by products of pairs of bf16; rows are lanes, as in [`super::chunk`].
 //!
 //! ```text
-//!                     left, tiles of 16 × 64 bytes      right, lines of 16 words       made
+//!                     left, rows of pairs               right, lines of 64 words       made
 //!   scores            rows of K as they were copied     pairs of numbers of Q          S [key][row] = K · Qᵀ
 //!   weights                                                                            P = 2^(S − m), in pairs of keys
 //!   sums              columns of V                      P, where S was                 A [number][row] += Vᵀ · P
 //! ```
-//! So scores come as lanes and weights in pairs of keys without any exchange of lanes; V alone is turned, once for all rows of the
-//! tile. Weights are counted from m, which follows a row's largest score only once that has grown by a factor of [`SLACK`]:
+//! Either engine multiplies 32 rows by 32 lanes at a time. Scores come as lanes and weights in pairs of keys without any
+//! exchange of lanes; V alone is turned, once for all rows of the tile. Weights are counted from m, which follows a row's largest score only once that has grown by a factor of [`SLACK`]:
 //! sums are seldom rescaled, and no weight is far above 1.
 
 use super::{
     chunk::{BLOCK as KEYS, CHUNK, Inputs, Job, PANEL, Room, State, Task, shape},
+    dots,
     machine::Compiled,
     places::{Dims, Source},
     sight::{Lanes, Tile as Rows},
@@ -32,10 +33,10 @@ use std::{
     arch::x86_64::{
         __m512, __m512i, __mmask32, _CMP_GT_OQ, _CMP_NEQ_UQ, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
         _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cmpge_epu16_mask, _mm512_fmadd_ps,
-        _mm512_mask_blend_epi16, _mm512_mask_mov_ps, _mm512_maskz_loadu_epi16, _mm512_max_epu16, _mm512_max_ps,
-        _mm512_mul_ps, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-        _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_ps, _mm512_unpackhi_epi16,
-        _mm512_unpacklo_epi16,
+        _mm512_fmsub_ps, _mm512_mask_blend_epi16, _mm512_mask_mov_ps, _mm512_maskz_loadu_epi16, _mm512_max_epu16,
+        _mm512_max_ps, _mm512_mul_ps, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+        _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_ps,
+        _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
     },
     ops::Range,
 };
@@ -52,14 +53,35 @@ const LD: usize = 4 * PANEL;
 /// How far a row's scores, which are exponents of 2, may exceed what they are counted from.
 const SLACK: f32 = 8.0;
 
+/// The exponent of 2 that is taken for that of 0, and the least that is looked at.
+const LEAST: f32 = -127.0;
+
+/// What multiplies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// Tiles of AMX.
+    Tiles,
+    /// Dot products of AVX-512.
+    Dots,
+}
+
 /// What the portable kernel's loops of AVX-512 do, by tiles.
-pub(super) fn chunk(job: Job<'_, '_, '_, f32>) {
+pub(super) fn by_tiles(job: Job<'_, '_, '_, f32>) {
+    chunk(job, Engine::Tiles);
+}
+
+/// The same by dot products.
+pub(super) fn by_dots(job: Job<'_, '_, '_, f32>) {
+    chunk(job, Engine::Dots);
+}
+
+fn chunk(job: Job<'_, '_, '_, f32>, engine: Engine) {
     let Job { inputs, tile, room, state, task, .. } = job;
     match task {
         // SAFETY: `supports` asked for the features.
         Task::Load => unsafe { load(inputs, tile, room) },
         // SAFETY: as above.
-        Task::Keys(keys) => unsafe { take(inputs, tile, keys, room, state) },
+        Task::Keys(keys) => unsafe { take(engine, inputs, tile, keys, room, state) },
         task => {
             const AVX512: Variant = Variant(2);
             (f32::machine(AVX512).chunk)(Job { inputs, tile, few: false, room, state, task });
@@ -105,9 +127,10 @@ fn load(inputs: &Inputs<'_, f32>, tile: &Rows<'_>, room: &mut Room<'_, f32>) {
     }
 }
 
-/// Takes in keys.
+/// Takes in the first keys of a state.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn take(
+    engine: Engine,
     inputs: &Inputs<'_, f32>,
     tile: &Rows<'_>,
     keys: Range<usize>,
@@ -115,11 +138,12 @@ fn take(
     state: &mut State<'_, f32>,
 ) {
     // SAFETY: `supports` asked for the features, and there is one of it on this thread until the end of this function.
-    let tiles = unsafe { Tiles::new() };
+    let tiles = (engine == Engine::Tiles).then(|| unsafe { Tiles::new() });
     let (words, v_width) = (words(inputs), inputs.dims.v_width);
     let picks = inputs.sight.picks();
-    // A positive factor changes nothing about what is largest.
-    let plain = inputs.softcap.is_none() && inputs.sight.slopes.is_empty() && inputs.scale > 0.0;
+    // A positive factor changes nothing about what is largest; subtracted first, the largest leaves exactly 0.
+    let is_factor = inputs.scale > 0.0 && (LEAST / inputs.scale).is_finite();
+    let plain = inputs.softcap.is_none() && inputs.sight.slopes.is_empty() && is_factor;
     let scale = if plain { inputs.scale } else { 1.0 };
     let origin = keys.start / KEYS * KEYS;
     let blocks = || (origin..keys.end).step_by(KEYS).map(|start| (start, keys.end.min(start + KEYS))).enumerate();
@@ -144,7 +168,7 @@ fn take(
                 let sums = &mut words_of(room.s)[key * PANEL..][..BLOCK * PANEL];
                 for lane in lanes() {
                     // SAFETY: rows of K, pairs of Q and room for scores are there, and `supports` asked for the features.
-                    unsafe { product(left, right(q, lane), words / ROWS, sums, lane, true, &tiles) };
+                    unsafe { product(left, right(q, lane), words / ROWS, sums, lane, true, tiles.as_ref()) };
                 }
             }
             let s = &mut room.s[..panel.keys * PANEL];
@@ -170,7 +194,7 @@ fn take(
                 let sums = &mut words_of(acc)[value * PANEL..][..(ROWS + second) * PANEL];
                 for lane in lanes() {
                     // SAFETY: as above, of columns of V, pairs of weights and sums.
-                    unsafe { product(left, right(weights, lane), whole / STEP, sums, lane, false, &tiles) };
+                    unsafe { product(left, right(weights, lane), whole / STEP, sums, lane, false, tiles.as_ref()) };
                 }
             }
             if !bounded[i] {
@@ -178,6 +202,7 @@ fn take(
             }
         }
     }
+    state.max.iter_mut().for_each(|max| *max *= scale);
 }
 
 /// Numbers, as many as f32 would take, that there is room for in a chunk of keys, and of values.
@@ -195,7 +220,8 @@ fn right(words: &[u32], lane: usize) -> Operand {
     Operand { at: [at, at.wrapping_add(ROW_BYTES)], ld: LD, step: ROWS * LD }
 }
 
-/// A product, to columns `lane` and after, of rows of sums; 16 rows are 32 at one place.
+/// A product by tiles, or if there are none by dot products, to columns `lane` and after, of rows of sums; 16 rows are 32 at
+/// one place.
 ///
 /// # Safety
 /// - The operands have `steps` steps.
@@ -207,13 +233,17 @@ unsafe fn product(
     sums: &mut [u32],
     lane: usize,
     first: bool,
-    tiles: &Tiles,
+    tiles: Option<&Tiles>,
 ) {
     let upper = sums[lane..].as_mut_ptr();
     let lower = upper.wrapping_add(sums.len() - ROWS * PANEL);
     let tile = Tile { left, right, steps, sums: [upper, lower], sums_ld: LD, first: first.into() };
-    // SAFETY: passed on.
-    unsafe { tile.run(Dot::Bf16, tiles) };
+    match tiles {
+        // SAFETY: passed on.
+        Some(tiles) => unsafe { tile.run(Dot::Bf16, tiles) },
+        // SAFETY: as above.
+        None => unsafe { dots::product(&tile) },
+    }
 }
 
 /// The codes of a row from number `first` on, 64 bytes at a time, and the byte of the row at which they stand.
@@ -328,12 +358,14 @@ fn add_unbounded(source: &Source<'_>, tile: &Rows<'_>, keys: Range<usize>, weigh
 }
 
 /// Replaces scores of the block of rows that begins at lane `at` by weights in bf16, pairs of keys in the first half of the
-/// rows; renews what they are counted from, their sum, and if that changes the sums of values.
+/// rows; renews what they are counted from, their sum, and if that changes the sums of values. Scores are multiplied by
+/// `scale` once what they are counted from is subtracted: a large one is not rounded in between.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn soften(s: &mut [f32], at: usize, scale: f32, max: &mut [f32], sum: &mut [f32], acc: &mut [f32]) {
-    let scale = _mm512_set1_ps(scale);
-    let mut minus = [scale; 2];
-    for (half, minus) in minus.iter_mut().enumerate() {
+    let slack = _mm512_set1_ps(SLACK / scale);
+    let power = Power { scale: _mm512_set1_ps(scale), least: _mm512_set1_ps(LEAST / scale) };
+    let mut bases = [slack; 2];
+    for (half, base) in bases.iter_mut().enumerate() {
         let lane = at + half * ROWS;
         // Four, so that none waits for its own last result.
         let mut largest = [_mm512_set1_ps(f32::NEG_INFINITY); 4];
@@ -343,20 +375,19 @@ fn soften(s: &mut [f32], at: usize, scale: f32, max: &mut [f32], sum: &mut [f32]
             }
         }
         let [a, b, c, d] = largest;
-        let largest = _mm512_mul_ps(_mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d)), scale);
+        let largest = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
         let old = <Avx512 as Vectors<f32>>::load(&max[lane..]);
-        let follows = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(largest, _mm512_add_ps(old, _mm512_set1_ps(SLACK)));
+        let follows = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(largest, _mm512_add_ps(old, slack));
         let new = _mm512_mask_mov_ps(old, follows, largest);
         <Avx512 as Vectors<f32>>::store(new, &mut max[lane..]);
         let nothing = _mm512_set1_ps(f32::NEG_INFINITY);
         let has_seen = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(old, nothing);
         let sees = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(new, nothing);
-        let base = _mm512_mask_mov_ps(_mm512_setzero_ps(), sees, new);
-        *minus = _mm512_sub_ps(_mm512_setzero_ps(), base);
+        *base = _mm512_mask_mov_ps(_mm512_setzero_ps(), sees, new);
         // What has seen nothing has sums of 0.
         let rescaled = follows & has_seen;
         if rescaled != 0 {
-            let factor = _mm512_mask_mov_ps(_mm512_set1_ps(1.0), rescaled, exp2(_mm512_sub_ps(old, base)));
+            let factor = _mm512_mask_mov_ps(_mm512_set1_ps(1.0), rescaled, power.of(_mm512_sub_ps(old, *base)));
             for sum in sum[lane..].chunks_mut(PANEL).take(1).chain(acc[lane..].chunks_mut(PANEL)) {
                 let scaled = _mm512_mul_ps(<Avx512 as Vectors<f32>>::load(sum), factor);
                 <Avx512 as Vectors<f32>>::store(scaled, sum);
@@ -366,10 +397,10 @@ fn soften(s: &mut [f32], at: usize, scale: f32, max: &mut [f32], sum: &mut [f32]
     let mut sums = [_mm512_setzero_ps(); 4];
     for pair in 0..s.len() / (2 * PANEL) {
         let two = &s[2 * pair * PANEL..][..2 * PANEL];
-        let mut weights = [scale; 4];
+        let mut weights = [slack; 4];
         for (i, weight) in weights.iter_mut().enumerate() {
             let s = <Avx512 as Vectors<f32>>::load(&two[i / 2 * PANEL + at + i % 2 * ROWS..]);
-            *weight = exp2(_mm512_fmadd_ps(s, scale, minus[i % 2]));
+            *weight = power.of(_mm512_sub_ps(s, bases[i % 2]));
             sums[i] = _mm512_add_ps(sums[i], *weight);
         }
         for half in 0..2 {
@@ -384,21 +415,31 @@ fn soften(s: &mut [f32], at: usize, scale: f32, max: &mut [f32], sum: &mut [f32]
     }
 }
 
-/// 2ˣ, as `Arith::exp2_of` computes it.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn exp2(x: __m512) -> __m512 {
-    let round = _mm512_set1_ps(12_582_912.0 + 127.0);
-    // Of NaN and a number, the second.
-    let x = _mm512_max_ps(_mm512_set1_ps(-127.0), x);
-    let rounded = _mm512_add_ps(x, round);
-    let r = _mm512_sub_ps(x, _mm512_sub_ps(rounded, round));
-    let terms = [0.001_330_02, 0.009_669_661, 0.055_505_592, 0.240_222_83, std::f32::consts::LN_2, 1.0];
-    let mut p = _mm512_set1_ps(terms[0]);
-    for term in &terms[1..] {
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*term));
+/// Powers of 2.
+struct Power {
+    /// What exponents are multiplied by first.
+    scale: __m512,
+    /// [`LEAST`] before that.
+    least: __m512,
+}
+
+impl Power {
+    /// 2ˣ for x times the scale, as `Arith::exp2_of` computes it.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    fn of(&self, x: __m512) -> __m512 {
+        let round = _mm512_set1_ps(12_582_912.0 + 127.0);
+        // Of NaN and a number, the second.
+        let x = _mm512_max_ps(self.least, x);
+        let rounded = _mm512_fmadd_ps(x, self.scale, round);
+        let r = _mm512_fmsub_ps(x, self.scale, _mm512_sub_ps(rounded, round));
+        let terms = [0.001_330_02, 0.009_669_661, 0.055_505_592, 0.240_222_83, std::f32::consts::LN_2, 1.0];
+        let mut p = _mm512_set1_ps(terms[0]);
+        for term in &terms[1..] {
+            p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*term));
+        }
+        _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(rounded))))
     }
-    _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(rounded))))
 }
 
 /// Two numbers a word, rounded to bf16, ties away from 0: a factor of a sum has no better side.
