@@ -54,7 +54,10 @@ pub(crate) struct Can {
     pub(crate) f64: bool,
     pub(crate) i8: bool,
     pub(crate) bf16: bool,
+    /// Products of four numbers of 8 bits with four, summed, and those of them that are instructions: of signed numbers, of unsigned
+    /// ones, of the two.
     pub(crate) dot8: bool,
+    pub(crate) fast_dot8: [bool; 3],
     pub(crate) coopmat: bool,
     pub(crate) bf16_coopmat: bool,
     /// Reductions over a matrix of a subgroup, functions of each element by its place, sums as operands.
@@ -70,6 +73,10 @@ pub(crate) const COOPMAT: &str = "coopmat";
 pub(crate) const COOPMAT_BF16: &str = "coopmat-bf16";
 /// Numbers of 8 bits in shaders.
 pub(crate) const INT8: &str = "int8";
+/// Dot products of numbers of 8 bits in shaders.
+pub(crate) const DOT8: &str = "dot8";
+/// Those that the driver calls accelerated: of signed numbers, of unsigned ones, of the two.
+pub(crate) const FAST_DOT8: [&str; 3] = ["fast-dot8-signed", "fast-dot8-unsigned", "fast-dot8-mixed"];
 /// What `VK_NV_cooperative_matrix2` adds to matrices of subgroups.
 pub(crate) const COOPMAT_2: &str = "coopmat2";
 
@@ -88,7 +95,10 @@ pub(crate) fn of(facts: &Facts) -> Caps {
         (can.f64, "float64"),
         (can.i8, INT8),
         (can.bf16, "bfloat16"),
-        (can.dot8, "dot8"),
+        (can.dot8, DOT8),
+        (can.fast_dot8[0], FAST_DOT8[0]),
+        (can.fast_dot8[1], FAST_DOT8[1]),
+        (can.fast_dot8[2], FAST_DOT8[2]),
         (can.coopmat, COOPMAT),
         (can.bf16_coopmat, COOPMAT_BF16),
         (can.coopmat2, COOPMAT_2),

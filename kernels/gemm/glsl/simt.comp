@@ -3,6 +3,8 @@
 // also open: OPEN=1
 // also whole: WHOLE=1
 // also whole_open: WHOLE=1 OPEN=1
+// also dot: WHOLE=1 DOT=1
+// also dot_open: WHOLE=1 DOT=1 OPEN=1
 
 // D = A·B on the ordinary arithmetic units, in every form: types of 32 bits and fewer in every order, scaled or not, sparse or not,
 // rows in groups or not.
@@ -15,10 +17,16 @@
 // WHOLE: codes are whole numbers, and so are their sums, exactly; steps end where scales change, and each such block's sum is scaled
 // and added to totals of f32.
 //
+// DOT: of 8 bits, four along k in each word, which the device's own dot product multiplies at once; no zero points, dense, and blocks of
+// whole words.
+//
 // Products of a sum are added one after the other in order of k, so a row's bits depend on nothing but the row.
 // Limits: sizes below 2^31. Threads of a group: BM/TM · BN/TN.
 
 #include "gemm/glsl/product.glsl"
+#ifdef DOT
+#include "gemm/glsl/dots.glsl"
+#endif
 
 layout(constant_id = 21) const uint BM = 64u;
 layout(constant_id = 22) const uint BN = 64u;
@@ -27,16 +35,23 @@ layout(constant_id = 24) const uint TM = 4u;
 layout(constant_id = 25) const uint TN = 4u;
 layout(local_size_x_id = 26) in;
 
+#ifdef DOT
+// Codes of a word, and words of a step.
+const uint CODES = 4u;
+#else
+const uint CODES = 1u;
+#endif
+const uint WORDS = BK / CODES;
 const uint THREADS = BM / TM * (BN / TN);
 // A word more than a row has: a column's words lie in different banks.
 const uint A_ROW = BM + 1u;
 const uint B_ROW = BN + 1u;
 
 // Where B's part begins, behind A's.
-const uint B_PART = BK * A_ROW;
+const uint B_PART = WORDS * A_ROW;
 // A row of every thread's sums, when they are finished.
 const uint DONE = BM / TM * BN;
-const uint PARTS = B_PART + BK * B_ROW;
+const uint PARTS = B_PART + WORDS * B_ROW;
 
 #ifdef WHOLE
 #define NUMBER int
@@ -86,6 +101,35 @@ bool tile_at(uint64_t at, out Tile tile) {
     return false;
 }
 
+#ifdef DOT
+// Four codes of A along k, 0 from `end` on.
+int a_word(uint which, uint row, uint from, uint end) {
+    const uint64_t origin = which * uint64_t(a_stride);
+    const uint64_t place = a + a_place(origin, row, from);
+    if (A_FORM == 0u && from + CODES <= end && (uint(place) & 3u) == 0u) {
+        return int(Word(place).v);
+    }
+    uint word = 0u;
+    [[dont_unroll]] for (uint i = 0u; i < min(end - from, CODES); i++) {
+        word |= uint(Byte(a + a_place(origin, row, from + i)).v) << 8u * i;
+    }
+    return int(word);
+}
+
+int b_word(uint which, uint from, uint col, uint end) {
+    const uint64_t origin = which * uint64_t(b_stride);
+    const uint64_t place = b + b_place(origin, from, col);
+    if (B_FORM == 1u && from + CODES <= end && (uint(place) & 3u) == 0u) {
+        return int(Word(place).v);
+    }
+    uint word = 0u;
+    [[dont_unroll]] for (uint i = 0u; i < min(end - from, CODES); i++) {
+        word |= uint(Byte(b + b_place(origin, from + i, col)).v) << 8u * i;
+    }
+    return int(word);
+}
+#endif
+
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint across = thread % (BN / TN);
@@ -112,38 +156,40 @@ void main() {
             k_end = min(k_end, min(A_INNER < k ? (k_0 / A_INNER + 1u) * A_INNER : k, B_INNER < k ? (k_0 / B_INNER + 1u) * B_INNER : k));
 #endif
             // Neighbouring threads read neighbouring elements, whichever index is contiguous.
-            for (uint e = thread; e < BM * BK; e += THREADS) {
-                const uint r = A_FORM == 0u ? e / BK : e % BM;
-                const uint s = A_FORM == 0u ? e % BK : e / BM;
+            for (uint e = thread; e < BM * WORDS; e += THREADS) {
+                const uint r = A_FORM == 0u ? e / WORDS : e % BM;
+                const uint s = A_FORM == 0u ? e % WORDS : e / BM;
                 const uint row = tile.row_0 + r;
                 NUMBER x = NUMBER(0);
-                if (row < tile.end && k_0 + s < k_end) {
-                    const float code = a_code(tile.which, row, k_0 + s);
-#ifdef WHOLE
-                    x = int(code);
+                if (row < tile.end && k_0 + CODES * s < k_end) {
+#if defined(DOT)
+                    x = a_word(tile.which, row, k_0 + CODES * s, k_end);
+#elif defined(WHOLE)
+                    x = int(a_code(tile.which, row, k_0 + s));
 #else
-                    x = code * a_factor(tile.which, row, k_0 + s);
+                    x = a_code(tile.which, row, k_0 + s) * a_factor(tile.which, row, k_0 + s);
 #endif
                 }
                 parts[s * A_ROW + r] = x;
             }
-            for (uint e = thread; e < BN * BK; e += THREADS) {
-                const uint r = B_FORM == 0u ? e % BN : e / BK;
-                const uint s = B_FORM == 0u ? e / BN : e % BK;
+            for (uint e = thread; e < BN * WORDS; e += THREADS) {
+                const uint r = B_FORM == 0u ? e % BN : e / WORDS;
+                const uint s = B_FORM == 0u ? e / BN : e % WORDS;
                 const uint col = column(tile.col_0 + r);
                 NUMBER y = NUMBER(0);
-                if (tile.col_0 + r < n && k_0 + s < k_end) {
-                    const float code = b_code(tile.group, k_0 + s, col);
-#ifdef WHOLE
-                    y = int(code);
+                if (tile.col_0 + r < n && k_0 + CODES * s < k_end) {
+#if defined(DOT)
+                    y = b_word(tile.group, k_0 + CODES * s, col, k_end);
+#elif defined(WHOLE)
+                    y = int(b_code(tile.group, k_0 + s, col));
 #else
-                    y = code * b_factor(tile.group, k_0 + s, col);
+                    y = b_code(tile.group, k_0 + s, col) * b_factor(tile.group, k_0 + s, col);
 #endif
                 }
                 parts[B_PART + s * B_ROW + r] = y;
             }
             barrier();
-            [[dont_unroll]] for (uint s = 0u; s < BK; s++) {
+            [[dont_unroll]] for (uint s = 0u; s < WORDS; s++) {
                 NUMBER rows[TM];
                 NUMBER cols[TN];
                 [[unroll]] for (uint i = 0u; i < TM; i++) {
@@ -154,7 +200,11 @@ void main() {
                 }
                 [[unroll]] for (uint i = 0u; i < TM; i++) {
                     [[unroll]] for (uint j = 0u; j < TN; j++) {
+#ifdef DOT
+                        sums[i * TN + j] += dotted(uint(rows[i]), uint(cols[j]));
+#else
                         sums[i * TN + j] += rows[i] * cols[j];
+#endif
                     }
                 }
             }

@@ -161,6 +161,21 @@ impl Judge for Gemm {
             ],
             valid,
         ));
+        // Few rows of whole numbers of 8 bits, all of each column contiguous in whole 16 bytes.
+        let [dims, options] = match depth {
+            Depth::Quick => ["1x5x66x272", "-"],
+            Depth::Full => ["1x1x70x1040 1x5x66x256 2x8x33x96 1x3x9x16", "- bias=f32 gate=halves gate=pairs c=d"],
+        };
+        out.extend(lines(
+            "gemm",
+            &[
+                words(dims),
+                words("i8:i8:i32 u8:i8:i32 i8:u8:f32 u8:u8:i32 i8@row:i8@row:bf16 i8@tensor:i8@row:f32"),
+                words("b=col"),
+                words(options),
+            ],
+            valid,
+        ));
         // An f16 sum of integers, or of codes before their scales, would only overflow.
         let valid = |line: &str| {
             let problem = line.parse::<GemmProblem>();

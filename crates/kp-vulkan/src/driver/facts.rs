@@ -83,6 +83,7 @@ fn see(loader: &Loader, raw: vk::PhysicalDevice) -> Result<Seen, Status> {
     let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
     let mut third = vk::PhysicalDeviceMaintenance3Properties::default();
     let mut fourth = vk::PhysicalDeviceMaintenance4Properties::default();
+    let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
     let mut pci = vk::PhysicalDevicePCIBusInfoPropertiesEXT::default();
     let mut nvidia_units = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
     let mut amd_units = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
@@ -96,6 +97,9 @@ fn see(loader: &Loader, raw: vk::PhysicalDevice) -> Result<Seen, Status> {
     }
     if has_limit {
         properties = properties.push_next(&mut fourth);
+    }
+    if has_dot {
+        properties = properties.push_next(&mut dots);
     }
     if offers(ash::ext::pci_bus_info::NAME) {
         properties = properties.push_next(&mut pci);
@@ -167,6 +171,12 @@ fn see(loader: &Loader, raw: vk::PhysicalDevice) -> Result<Seen, Status> {
         i8: twelve.shader_int8 != 0,
         bf16: bf16.shader_bfloat16_type != 0,
         dot8: dot.shader_integer_dot_product != 0,
+        fast_dot8: [
+            dots.integer_dot_product4x8_bit_packed_signed_accelerated,
+            dots.integer_dot_product4x8_bit_packed_unsigned_accelerated,
+            dots.integer_dot_product4x8_bit_packed_mixed_signedness_accelerated,
+        ]
+        .map(|fast| fast != 0),
         coopmat: can_coopmat,
         bf16_coopmat: can_coopmat && bf16.shader_bfloat16_cooperative_matrix != 0,
         coopmat2: can_coopmat

@@ -8,6 +8,8 @@
 //!             the same of 16-bit floats by weights of 8 and 4 bits, widened on the way
 //! coopmat_few_rows.rs
 //!             up to eight or sixteen rows there, weights of 16 bits and fewer, at the speed of memory
+//! dot_few_rows.rs
+//!             up to eight rows of whole numbers of 8 bits, by the device's dot product
 //! few_rows.rs up to eight rows, at the speed of memory, on the ordinary units
 //! simt.rs     types of 32 bits and fewer in every form, on any device
 //! form.rs     what a problem's layouts, types and epilogue are to the shaders
@@ -20,6 +22,7 @@ pub(crate) mod coopmat;
 mod coopmat_few_rows;
 pub(crate) mod coopmat_weights;
 mod coopmat_whole;
+mod dot_few_rows;
 mod few_rows;
 mod form;
 pub(crate) mod full;
@@ -36,6 +39,7 @@ use kp_hal::{
 pub(crate) const LIST: KernelList<Gemm> = &[
     &coopmat_few_rows::CoopmatFewRows,
     &few_rows::FewRows,
+    &dot_few_rows::DotFewRows,
     &coopmat::Coopmat,
     &coopmat_weights::CoopmatWeights,
     &coopmat_whole::CoopmatWhole,

@@ -4,13 +4,17 @@
 //! since every variant adds the products of an element one after the other.
 
 use super::{
+    dot_few_rows::{has_fast_dot, is_dotted},
     full::{Code, Form},
     store::STORE,
 };
-use crate::shaders::{Shader, shader};
+use crate::{
+    caps::DOT8,
+    shaders::{Shader, shader},
+};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem, Spec},
+    op::{Gemm, GemmProblem, GemmSpec, Matrix, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -20,6 +24,7 @@ pub(crate) struct Simt;
 
 static SHADER: Shader = shader!("gemm", "simt", open 21 but []);
 static WHOLE: Shader = shader!("gemm", "simt_whole", open 21 but []);
+static DOT: Shader = shader!("gemm", "simt_dot", open 21 but []);
 
 /// What one variant is.
 struct Tile {
@@ -29,17 +34,29 @@ struct Tile {
     sums: (u32, u32),
     /// Share of the peak that a unit full of such tiles reaches; a guess, as the peak is.
     efficiency: f64,
+    /// Whether words have four codes of 8 bits, which are multiplied at once.
+    dot: bool,
 }
 
 /// Variants; append only, because wisdom names them by their place.
-const TILES: [Tile; 3] = [
-    Tile { shape: (128, 128, 16), sums: (8, 8), efficiency: 0.6 },
-    Tile { shape: (64, 64, 16), sums: (4, 4), efficiency: 0.4 },
-    Tile { shape: (16, 64, 32), sums: (2, 4), efficiency: 0.15 },
+const TILES: [Tile; 6] = [
+    Tile { shape: (128, 128, 16), sums: (8, 8), efficiency: 0.6, dot: false },
+    Tile { shape: (64, 64, 16), sums: (4, 4), efficiency: 0.4, dot: false },
+    Tile { shape: (16, 64, 32), sums: (2, 4), efficiency: 0.15, dot: false },
+    Tile { shape: (128, 128, 64), sums: (8, 8), efficiency: 1.2, dot: true },
+    Tile { shape: (64, 64, 64), sums: (4, 4), efficiency: 0.8, dot: true },
+    Tile { shape: (16, 64, 128), sums: (2, 4), efficiency: 0.3, dot: true },
 ];
 
-/// The variant for few rows pays off up to here.
+/// The share of the peak where a device has no instruction for such products and makes them of others.
+const WITHOUT: f64 = 0.25;
+
+/// Rows of a tile for few of them, and as many as it pays off up to.
+const SMALL: u32 = 16;
 const FEW_ROWS: u32 = 64;
+
+/// Codes of a word.
+const CODES: u32 = 4;
 
 impl Tile {
     const fn threads(&self) -> u32 {
@@ -49,7 +66,8 @@ impl Tile {
     /// Both operands' parts, with the word that each row is longer; or a row of every thread's sums.
     const fn shared_bytes(&self) -> u32 {
         let ((rows, cols, depth), (tm, _)) = (self.shape, self.sums);
-        let (parts, done) = (depth * (rows + 1 + cols + 1), rows / tm * cols);
+        let words = if self.dot { depth / CODES } else { depth };
+        let (parts, done) = (words * (rows + 1 + cols + 1), rows / tm * cols);
         4 * if parts > done { parts } else { done }
     }
 }
@@ -83,8 +101,20 @@ impl Kernel<Gemm> for Simt {
 }
 
 /// What the kernel is made of.
-pub(crate) const CODE: u64 =
-    source_hash(include_bytes!("simt.rs")) ^ SHADER.hash().rotate_left(1) ^ WHOLE.hash().rotate_left(2) ^ STORE.hash();
+pub(crate) const CODE: u64 = source_hash(include_bytes!("simt.rs"))
+    ^ SHADER.hash().rotate_left(1)
+    ^ WHOLE.hash().rotate_left(2)
+    ^ DOT.hash().rotate_left(3)
+    ^ STORE.hash();
+
+/// Whether sums are of products of 8 bits by 8 bits, scaled block by block of whole words.
+fn is_dot(spec: &GemmSpec) -> bool {
+    let whole = |matrix: &Matrix| {
+        let (_, inner) = matrix.format.block();
+        inner >= spec.k || inner.is_multiple_of(CODES)
+    };
+    is_dotted(spec) && whole(&spec.a) && whole(&spec.b)
+}
 
 /// The variants that suit a device and a problem.
 pub(crate) fn supports(caps: &Caps, form: Form<'_>) -> Support {
@@ -93,7 +123,9 @@ pub(crate) fn supports(caps: &Caps, form: Form<'_>) -> Support {
     Variants::filter(TILES.len() as u8, never, |v| {
         let tile = &TILES[usize::from(v.0)];
         let fits = tile.threads() <= caps.max_threads && tile.shared_bytes() <= caps.shared_bytes;
-        fits && (v.0 != 2 || form.spec.m <= FEW_ROWS)
+        let (rows, ..) = tile.shape;
+        let dots = !tile.dot || (caps.has(DOT8) && is_dot(form.spec));
+        fits && dots && (rows != SMALL || form.spec.m <= FEW_ROWS)
     })
 }
 
@@ -102,7 +134,8 @@ pub(crate) fn estimate(caps: &Caps, form: Form<'_>, bytes: u64, variant: Variant
     let tile = &TILES[usize::from(variant.0)];
     let (rows, cols, _) = tile.shape;
     let units = f64::from(caps.units.max(1));
-    let per_unit = caps.rates.get(DType::F32) / units * tile.efficiency;
+    let share = if tile.dot && !has_fast_dot(caps, form.spec) { WITHOUT } else { 1.0 };
+    let per_unit = caps.rates.get(DType::F32) / units * tile.efficiency * share;
     let tiles = form.tiles((rows, cols)) as f64;
     let work = (tiles / units).ceil() * 2.0 * f64::from(rows) * f64::from(cols) * f64::from(form.spec.k) / per_unit;
     Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + work.max(bytes as f64 / caps.bytes_per_s))
@@ -115,6 +148,10 @@ pub(crate) fn estimate(caps: &Caps, form: Form<'_>, bytes: u64, variant: Variant
 pub(crate) fn ready(device: &Arc<dyn Device>, form: Form<'_>, variant: Variant) -> Result<Code> {
     let tile = &TILES[usize::from(variant.0)];
     let ((rows, cols, depth), (tm, tn)) = (tile.shape, tile.sums);
-    let shader = if form.is_whole() { &WHOLE } else { &SHADER };
+    let shader = match (tile.dot, form.is_whole()) {
+        (true, _) => &DOT,
+        (false, true) => &WHOLE,
+        (false, false) => &SHADER,
+    };
     form.ready(device, "simt", shader, &[rows, cols, depth, tm, tn, tile.threads()], (rows, cols), None)
 }
