@@ -5,7 +5,11 @@
 //! Limits: AMX and AVX-512; sums in f32; numbers below 2⁻¹²⁶, of operands and between them, count as 0; the order
 //! in which sums are made is the tiles', so not `batch-invariant`.
 
-use super::amx::{lines::Holds, product::ByTiles, source::estimate};
+use super::amx::{
+    lines::Holds,
+    product::ByTiles,
+    source::{Units, estimate},
+};
 use super::vnni_few_rows::ends_wide;
 use crate::kernel;
 use kp_hal::{
@@ -19,7 +23,7 @@ use std::sync::Arc;
 pub(crate) struct AmxBf16;
 
 /// What packs and finishes for tiles.
-pub(super) const VECTORS: [&str; 4] = ["avx512f", "avx512bw", "avx512dq", "avx512vl"];
+pub(crate) const VECTORS: [&str; 4] = ["avx512f", "avx512bw", "avx512dq", "avx512vl"];
 
 impl Kernel<Gemm> for AmxBf16 {
     fn name(&self) -> &'static str {
@@ -44,13 +48,13 @@ impl Kernel<Gemm> for AmxBf16 {
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
         let (_, memory) = Nanos::floors(caps, p);
-        estimate(caps, p, Holds::Bf16, memory, f64::from(p.batch) * f64::from(p.m), p.batch)
+        estimate(caps, p, (Holds::Bf16, Units::Tiles), memory, f64::from(p.batch) * f64::from(p.m), p.batch)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let code = ByTiles::<$end>::new(p, Holds::Bf16);
+                let code = ByTiles::<$end>::new(p, Holds::Bf16, Units::Tiles);
                 // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
                 Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
             }};
@@ -59,11 +63,16 @@ impl Kernel<Gemm> for AmxBf16 {
     }
 }
 
-/// Whether `caps` and the types and sums of `p` suit products by tiles.
+/// Whether `caps` and `p` suit products by tiles.
 pub(crate) fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
     if let Some(need) = ["amx-tile", "amx-bf16"].into_iter().chain(VECTORS).find(|feature| !caps.has(feature)) {
         return Err(Unsupported::Feature { need });
     }
+    suits(p, repro)
+}
+
+/// Whether the types and sums of `p` suit products of bf16.
+pub(crate) fn suits(p: &GemmSpec, repro: Repro) -> Support {
     if repro == Repro::BatchInvariant {
         return Err(Unsupported::Repro { asked: repro });
     }

@@ -4,7 +4,11 @@
 //! scales or zero points that change along k.
 
 use super::{
-    amx::{lines::Holds, product::ByTiles, source::estimate},
+    amx::{
+        lines::Holds,
+        product::ByTiles,
+        source::{Units, estimate},
+    },
     amx_bf16::VECTORS,
     vnni_few_rows::{ends_wide, supports, varies},
 };
@@ -50,13 +54,13 @@ impl Kernel<Gemm> for AmxInt8 {
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
         let (_, memory) = Nanos::floors(caps, p);
-        estimate(caps, p, Holds::Bytes, memory, f64::from(p.batch) * f64::from(p.m), p.batch)
+        estimate(caps, p, (Holds::Bytes, Units::Tiles), memory, f64::from(p.batch) * f64::from(p.m), p.batch)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let code = ByTiles::<$end>::new(p, Holds::Bytes);
+                let code = ByTiles::<$end>::new(p, Holds::Bytes, Units::Tiles);
                 // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
                 Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
             }};

@@ -7,6 +7,8 @@ pub(crate) mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
 mod amx_int8;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512_bf16;
+#[cfg(target_arch = "x86_64")]
 mod avx512_few_panels;
 #[cfg(target_arch = "x86_64")]
 mod avx512_few_rows;
@@ -47,6 +49,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_few_panels::Avx512FewPanels,
     &amx_int8::AmxInt8,
     &amx_bf16::AmxBf16,
+    &avx512_bf16::Avx512Bf16,
     &vnni_tiles::VnniTiles,
     &FewRows,
     &Packed,
@@ -65,7 +68,7 @@ pub(crate) fn panels(caps: &Caps) -> Vec<(DType, Order)> {
         panels.extend([(DType::I8, fours), (DType::U8, fours)]);
     }
     #[cfg(target_arch = "x86_64")]
-    if ["amx-tile", "amx-bf16"].into_iter().all(|feature| caps.has(feature)) {
+    if ["amx-tile", "amx-bf16"].into_iter().all(|feature| caps.has(feature)) || avx512_bf16::is_fast(caps) {
         panels.push((DType::Bf16, Order::Panel { width: 32, depth: 2 }));
     }
     panels

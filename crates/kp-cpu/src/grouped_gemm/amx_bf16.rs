@@ -6,7 +6,11 @@
 use crate::{
     act::Tail,
     gemm::{
-        amx::{lines::Holds, product::ByTiles, source::estimate},
+        amx::{
+            lines::Holds,
+            product::ByTiles,
+            source::{Units, estimate},
+        },
         amx_bf16::supports,
         finish::store_staged,
         product::{self, Product},
@@ -49,13 +53,20 @@ impl Kernel<GroupedGemm> for AmxBf16 {
     fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, _: Variant) -> Nanos {
         let repeats = if p.grouping == Grouping::Masked { p.gemm.batch } else { 1 };
         let (_, memory) = Nanos::floors(caps, p);
-        estimate(caps, &p.gemm, Holds::Bf16, memory, f64::from(repeats) * f64::from(p.gemm.m), p.gemm.batch)
+        estimate(
+            caps,
+            &p.gemm,
+            (Holds::Bf16, Units::Tiles),
+            memory,
+            f64::from(repeats) * f64::from(p.gemm.m),
+            p.gemm.batch,
+        )
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let code = Grouped { spec: *p.spec(), form: ByTiles::<$end>::new(&p.gemm, Holds::Bf16) };
+                let code = Grouped { spec: *p.spec(), form: ByTiles::<$end>::new(&p.gemm, Holds::Bf16, Units::Tiles) };
                 // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
                 Ok(unsafe { kernel::plan(self, device, p, variant, code.form.scratch_bytes(), code) })
             }};
@@ -64,9 +75,10 @@ impl Kernel<GroupedGemm> for AmxBf16 {
     }
 }
 
-struct Grouped<E> {
-    spec: GroupedGemmSpec,
-    form: ByTiles<E>,
+/// Groups, each a product of `form`.
+pub(super) struct Grouped<E> {
+    pub(super) spec: GroupedGemmSpec,
+    pub(super) form: ByTiles<E>,
 }
 
 impl<E: Tail> Launch<GroupedGemm> for Grouped<E> {

@@ -6,3 +6,4 @@ pub(crate) mod lines;
 pub(crate) mod product;
 pub(crate) mod source;
 pub(crate) mod tile;
+mod vectors;

@@ -16,8 +16,9 @@
 use super::{
     cut::{Cut, Work},
     lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
-    source::{Source, unit_of},
+    source::{Source, Units, unit_of},
     tile::{Dot, Operand, Tile},
+    vectors,
 };
 use crate::{
     act::Tail,
@@ -27,6 +28,7 @@ use crate::{
         finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
         product::{self, Item, Product, Summing, Sums},
         side::Scaling,
+        tile::Wanted,
         vnni::{
             end::End,
             pack::{ask, transposed},
@@ -59,6 +61,7 @@ pub(crate) struct ByTiles<E> {
     panels: Panels,
     summing: Summing,
     holds: Holds,
+    units: Units,
     dot: Dot,
     a: Lines,
     b: Source,
@@ -69,7 +72,8 @@ pub(crate) struct ByTiles<E> {
 }
 
 impl<E: Tail> ByTiles<E> {
-    pub(crate) fn new(spec: &GemmSpec, holds: Holds) -> Self {
+    /// For units that multiply what `holds` says.
+    pub(crate) fn new(spec: &GemmSpec, holds: Holds, units: Units) -> Self {
         let panels = Panels::of(spec, BLOCK);
         let is_signed = |matrix: &Matrix| matrix.dtype() != DType::U8;
         let late = holds == Holds::Bytes || !varies(&spec.b, spec.k);
@@ -90,6 +94,7 @@ impl<E: Tail> ByTiles<E> {
             panels,
             summing,
             holds,
+            units,
             dot,
             a: Lines::of(&spec.a, false, spec.k, holds, unit_of(&spec.a, holds), Scaling::Left),
             b,
@@ -219,7 +224,7 @@ impl<E: Tail> ByTiles<E> {
     /// # Safety
     /// No other thread has the same elements of D.
     unsafe fn task(&self, task: &Task<'_, '_, E>, rows: Range<usize>, run: Range<usize>, mut work: &mut [u8]) {
-        let Task { finish, a, tiles } = *task;
+        let Task { finish, a, ref tiles } = *task;
         let (product, item) = (finish.product, finish.item);
         let [block_len, sums_len, turned_len, ends_len] = self.work_lens();
         let own = cut::<u8>(&mut work, self.a_bytes()[1]);
@@ -248,8 +253,11 @@ impl<E: Tail> ByTiles<E> {
                     true => (p + 1, steps.clone()),
                     false => (run.start, steps.end..(steps.end + DEEP).min(all_steps)),
                 };
+                let wanted = self.wanted(product, item, next.clone());
                 for j in 0..blocks {
-                    self.ask(product, item, next.clone(), j, blocks);
+                    if self.units == Units::Tiles {
+                        self.ask(product, item, next.clone(), j, blocks);
+                    }
                     let at = self.place(a_blocks, a_first + j, first);
                     let of_a = Operand::packed(a[at..][..steps.len() * STEP_BYTES].as_ptr());
                     let (left, right) = if self.is_turned() { (of_b, of_a) } else { (of_a, of_b) };
@@ -267,14 +275,30 @@ impl<E: Tail> ByTiles<E> {
                         sums_ld: 4 * of_row,
                         first: (first == 0).into(),
                     };
+                    let there = [(rows.len() - j * BLOCK).min(BLOCK), self.panels.columns(p).len()];
+                    let [high, wide] = if self.is_turned() { [there[1], there[0]] } else { there };
                     // SAFETY: the operands are as they were packed or lie, the sums are this thread's, and `supports`
                     // asked for the features.
-                    unsafe { tile.run(self.dot, tiles) };
+                    unsafe {
+                        match tiles {
+                            Some(tiles) => tile.run(self.dot, tiles),
+                            None => vectors::run(&tile, [high, wide], wanted, [j, blocks]),
+                        }
+                    }
                 }
             }
         }
         // SAFETY: passed on.
         unsafe { self.end(finish, rows, run, sums, turned, ends) };
+    }
+
+    /// What steps `steps` of panel `p` will be packed from, if they will be: panels that lie are fetched ahead by the processor,
+    /// and no faster if asked for.
+    fn wanted(&self, product: &Product<'_>, item: Item, (p, steps): (usize, Range<usize>)) -> Option<Wanted> {
+        let elements = self.holds.elements();
+        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
+        let packs = !matches!(self.b, Source::Panels(_)) && !inner.is_empty();
+        if packs { product.b.wanted(item.b, &self.panels.columns(p), &inner) } else { None }
     }
 
     /// Asks for part `part` of `parts` of what a block of B will be packed from.
@@ -391,8 +415,8 @@ impl<E: Tail> ByTiles<E> {
             // SAFETY: a slot belongs to one thread.
             let work = unsafe { work.part(slot * bytes..(slot + 1) * bytes) };
             // SAFETY: `supports` asked for the feature, and what this calls has no tiles of its own.
-            let tiles = unsafe { Tiles::new() };
-            let task = Task { finish: &finish, a, tiles: &tiles };
+            let tiles = (self.units == Units::Tiles).then(|| unsafe { Tiles::new() });
+            let task = Task { finish: &finish, a, tiles };
             loop {
                 let t = next.fetch_add(1, Relaxed);
                 if t >= down * across {
@@ -413,7 +437,8 @@ impl<E: Tail> ByTiles<E> {
 struct Task<'t, 'p, E> {
     finish: &'t Finish<'p, 'p, E>,
     a: &'t [u8],
-    tiles: &'t Tiles,
+    /// Of this thread, unless products are made in vectors.
+    tiles: Option<Tiles>,
 }
 
 /// Writes 32 rows of 32 sums as columns, rows of `out` `ld` apart.

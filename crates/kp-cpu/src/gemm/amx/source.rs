@@ -6,12 +6,39 @@ use super::{
 };
 use crate::{
     amx::ROWS,
+    caps::pairs_rate,
     gemm::{finish::Panels, side::Scaling, vnni_few_rows::unit},
 };
 use kp_hal::{
     Caps, DType, Nanos,
     op::{GemmSpec, Matrix, Order},
 };
+
+/// What multiplies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Units {
+    /// Tiles of AMX.
+    Tiles,
+    /// Vectors of AVX-512, of bf16 alone.
+    Vectors,
+}
+
+impl Units {
+    /// Operations a second that these units reach.
+    fn rate(self, caps: &Caps, holds: Holds) -> f64 {
+        let rate = |dtype| caps.rates.get(dtype);
+        match (self, holds) {
+            (Self::Tiles, Holds::Bf16) => 0.7 * rate(DType::Bf16),
+            (Self::Tiles, Holds::Bytes) => 0.7 * rate(DType::I8),
+            (Self::Vectors, _) => 0.9 * pairs_rate(caps),
+        }
+    }
+
+    /// Rows that are multiplied together, whether there or not.
+    fn rows(self) -> usize {
+        if self == Self::Tiles { BLOCK } else { ROWS }
+    }
+}
 
 /// How blocks of B become tiles.
 #[derive(Clone, Copy, Debug)]
@@ -64,13 +91,19 @@ fn cycles(lines: Lines) -> f64 {
 }
 
 /// Multiplying at a measured fraction of the peak, packing, and reading in `memory`; `rows` and `items` of B in all.
-pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, holds: Holds, memory: Nanos, rows: f64, items: u32) -> Nanos {
+pub(crate) fn estimate(
+    caps: &Caps,
+    spec: &GemmSpec,
+    (holds, units): (Holds, Units),
+    memory: Nanos,
+    rows: f64,
+    items: u32,
+) -> Nanos {
     let panels = Panels::of(spec, BLOCK);
     let (items, k) = (f64::from(items), f64::from(spec.k));
     let whole = |n: f64, multiple: usize| (n / multiple as f64).ceil() * multiple as f64;
-    let rate = caps.rates.get(if holds == Holds::Bf16 { DType::Bf16 } else { DType::I8 });
     let columns = (panels.count() * BLOCK) as f64;
-    let multiply = 2.0 * items * whole(rows / items.max(1.0), BLOCK) * columns * whole(k, holds.elements());
+    let multiply = 2.0 * items * whole(rows / items.max(1.0), units.rows()) * columns * whole(k, holds.elements());
     let of_b = match Source::of(spec, &panels, holds, Scaling::Left) {
         Source::Left(lines) => cycles(lines),
         Source::Across => 0.1,
@@ -80,5 +113,5 @@ pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, holds: Holds, memory: Nanos
     let times = (f64::from(spec.m) / MOST_ROWS as f64).ceil();
     let cycles = k * (rows * of_a + items * columns * of_b * times);
     let pack = cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-    Nanos::from_secs(multiply / (0.7 * rate) + pack.max(memory.as_secs() / 0.8) + 3e-6 * items)
+    Nanos::from_secs(multiply / units.rate(caps, holds) + pack.max(memory.as_secs() / 0.8) + 3e-6 * items)
 }

@@ -1,0 +1,76 @@
+//! D = A·B in bf16 by dot products of pairs in vectors, summed in f32; B of bf16, or of 8 or 4 bits, which become bf16 as they
+//! are packed.
+//!
+//! All of it is `amx_bf16`'s but what multiplies: see [`super::amx::vectors`]. Limits: AVX-512 with BF16, and those of
+//! `amx_bf16`. Where the instruction is slow, as on Intel's processors, estimates say so.
+
+use super::{
+    amx::{
+        lines::Holds,
+        product::ByTiles,
+        source::{Units, estimate},
+    },
+    amx_bf16::{VECTORS, suits},
+    vnni_few_rows::ends_wide,
+};
+use crate::{caps::pairs_rate, kernel};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
+    op::{Gemm, GemmProblem, GemmSpec, Repro},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel.
+pub(crate) struct Avx512Bf16;
+
+impl Kernel<Gemm> for Avx512Bf16 {
+    fn name(&self) -> &'static str {
+        "avx512_bf16"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("avx512_bf16.rs"))
+                ^ source_hash(include_bytes!("amx/vectors.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("amx/lines.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("amx/codes.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("amx/source.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("amx/product.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(6)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        supports(caps, p, p.repro())
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+        let (_, memory) = Nanos::floors(caps, p);
+        estimate(caps, p, (Holds::Bf16, Units::Vectors), memory, f64::from(p.batch) * f64::from(p.m), p.batch)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        macro_rules! plan {
+            ($end:ty) => {{
+                let code = ByTiles::<$end>::new(p, Holds::Bf16, Units::Vectors);
+                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+            }};
+        }
+        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+    }
+}
+
+/// Whether `caps` and `p` suit products of bf16 in vectors.
+pub(crate) fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
+    if let Some(need) = VECTORS.into_iter().chain(["avx512bf16"]).find(|feature| !caps.has(feature)) {
+        return Err(Unsupported::Feature { need });
+    }
+    suits(p, repro)
+}
+
+/// Whether dot products of pairs take less time than multiply-adds of f32, so that B is best packed for them.
+pub(super) fn is_fast(caps: &Caps) -> bool {
+    caps.has("avx512bf16") && pairs_rate(caps) > caps.rates.get(DType::F32)
+}
