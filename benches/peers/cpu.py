@@ -3,7 +3,7 @@
     python3 cpu.py KP OUT [--threads 1,2] [--only PART] [--method repeat] [FAMILY ...]
 
 KP is the program `kp`, OUT the folder that the records go into, FAMILY one of those below; all if none is named. Needs PyTorch;
-ONNX Runtime takes part if it is installed.
+ONNX Runtime and AMD's zentorch, with its attention and RMS norm, take part if they are installed.
 
 Every rival of a row is timed before and after kp on numbers of the same distribution, its time is the mean of both medians, and the row's
 rival is the fastest. One thread is pinned to one core. Products of more than 8 rows repeat on the same operands, everything else that reads
@@ -19,6 +19,10 @@ try:
     import onnx, onnxruntime
 except ImportError:
     onnxruntime = None
+try:
+    import zentorch
+except ImportError:
+    zentorch = None
 
 torch.set_grad_enabled(False)
 F32, BF16 = torch.float32, torch.bfloat16
@@ -266,6 +270,16 @@ def sdpa(heads, kv_heads, queries, keys, dim, dtype, causal):
     return rival
 
 
+def zentorch_sdpa(heads, kv_heads, queries, keys, dim, dtype, causal):
+    def rival(threads):
+        q = numbers(1, heads, queries, dim, dtype=dtype)
+        kv = copies(numbers(2, 1, kv_heads, keys, dim, dtype=dtype), queries == 1)
+        run = torch.ops.zentorch.zentorch_sdpa
+        return lambda i: run(q, *kv[i % len(kv)], 0.0, causal)
+
+    return rival
+
+
 def onnx_attention(heads, keys, dim):
     def rival(threads):
         shape = [1, keys, heads * dim]
@@ -281,7 +295,8 @@ def attention(dtype):
     for keys in (1024, 4096):
         for dim in (64, 128):
             for causal in (True, False):
-                rivals = {"torch": sdpa(16, 16, keys, keys, dim, dtype, causal)}
+                form = (16, 16, keys, keys, dim, dtype, causal)
+                rivals = {"torch": sdpa(*form), "zentorch": zentorch_sdpa(*form)}
                 if dtype == F32 and not causal:
                     rivals["onnxruntime"] = onnx_attention(16, keys, dim)
                 mask = " mask=causal" if causal else ""
@@ -295,7 +310,8 @@ def decoding(dtype):
         for dim in (64, 128):
             shared = "" if heads == kv_heads else f":{kv_heads}"
             problem = f"attention 1x{heads}{shared}x1:4096x{dim} {t}:{t}:{t}"
-            rows.append(Row(problem, True, torch=sdpa(heads, kv_heads, 1, 4096, dim, dtype, False)))
+            form = (heads, kv_heads, 1, 4096, dim, dtype, False)
+            rows.append(Row(problem, True, torch=sdpa(*form), zentorch=zentorch_sdpa(*form)))
     return rows
 
 
@@ -332,7 +348,10 @@ def normalizing():
             if dtype == F32:
                 layer["onnxruntime"] = onnx_rows(count, "LayerNormalization", w=True, b=True)
                 softmax["onnxruntime"] = onnx_rows(count, "Softmax")
-            rms = {"torch": over_rows(count, dtype, lambda x, w=w: F.rms_norm(x, (4096,), w))}
+            rms = {
+                "torch": over_rows(count, dtype, lambda x, w=w: F.rms_norm(x, (4096,), w)),
+                "zentorch": over_rows(count, dtype, lambda x, w=w: torch.ops.zentorch.zentorch_rms_norm(x, w, 1e-5)),
+            }
             rows.append(Row(f"norm {count}x4096 {t}:{t} kind=layer weight={t} bias={t}", cold, **layer))
             rows.append(Row(f"norm {count}x4096 {t}:{t} kind=rms weight={t}", cold, **rms))
             rows.append(Row(f"softmax {count}x4096 {t}:{t}", cold, **softmax))
@@ -406,7 +425,7 @@ def rivals(rows, threads):
     times = {}
     for row in rows:
         for peer, rival in row.rivals.items():
-            if peer.startswith("onnxruntime") and onnxruntime is None:
+            if peer.startswith("onnxruntime") and onnxruntime is None or peer == "zentorch" and zentorch is None:
                 continue
             try:
                 times[row.problem, peer] = median_ns(rival(threads))

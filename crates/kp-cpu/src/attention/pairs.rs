@@ -15,7 +15,8 @@ use super::{
     dots,
     machine::Compiled,
     places::{Dims, Source},
-    sight::{Lanes, Tile as Rows},
+    sight::{Lanes, Row, Tile as Rows},
+    soon::Soon,
     turn::Turns,
 };
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
         few::columns::bytes_mut,
         vnni::pack::transposed,
     },
-    memory::numbers_mut,
+    memory::{fetch_ahead, numbers_mut},
     simd::{Avx512, vector::Vectors},
 };
 use kp_hal::Variant;
@@ -65,6 +66,18 @@ pub(super) enum Engine {
     Dots,
 }
 
+impl Engine {
+    /// Keys that are made ready at a time. For tiles all of a chunk, so that a panel's rows and sums stay in the first cache
+    /// meanwhile; dot products take long enough to bring near what comes next, of which the second cache holds no more where rows
+    /// lie a power of two apart.
+    const fn at_once(self) -> usize {
+        match self {
+            Self::Tiles => CHUNK,
+            Self::Dots => KEYS,
+        }
+    }
+}
+
 /// What the portable kernel's loops of AVX-512 do, by tiles.
 pub(super) fn by_tiles(job: Job<'_, '_, '_, f32>) {
     chunk(job, Engine::Tiles);
@@ -98,16 +111,18 @@ fn words(inputs: &Inputs<'_, f32>) -> usize {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn load(inputs: &Inputs<'_, f32>, tile: &Rows<'_>, room: &mut Room<'_, f32>) {
     let words = words(inputs);
-    let mut rows = tile.rows();
+    let (mut rows, mut ahead) = (tile.rows(), tile.rows());
+    let first = |row: Row| inputs.q.rows.first(tile.sequence.query(row.query), row.head);
     let out = words_of(room.q).as_chunks_mut::<PANEL>().0;
     // Room for keys, which are not there yet.
     let lines = bytes_mut(room.k);
     for out in out.chunks_exact_mut(words).take(tile.rows.div_ceil(PANEL)) {
+        // Asked for all at once: copied row by row, few of them would be on their way.
+        ahead.by_ref().take(PANEL).for_each(|row| fetch_ahead(inputs.q.bytes(first(row))));
         for line in lines.chunks_exact_mut(4 * words).take(PANEL) {
             match rows.next() {
                 Some(row) => {
-                    let first = inputs.q.rows.first(tile.sequence.query(row.query), row.head);
-                    for (at, codes) in row_of(&inputs.q, first) {
+                    for (at, codes) in row_of(&inputs.q, first(row)) {
                         store(codes, &mut line[at..]);
                     }
                 }
@@ -145,60 +160,71 @@ fn take(
     let is_factor = inputs.scale > 0.0 && (LEAST / inputs.scale).is_finite();
     let plain = inputs.softcap.is_none() && inputs.sight.slopes.is_empty() && is_factor;
     let scale = if plain { inputs.scale } else { 1.0 };
-    let origin = keys.start / KEYS * KEYS;
-    let blocks = || (origin..keys.end).step_by(KEYS).map(|start| (start, keys.end.min(start + KEYS))).enumerate();
     let (k_bytes, v_bytes) = (4 * words * KEYS, 2 * KEYS * v_width.next_multiple_of(BLOCK));
-    let mut bounded = [true; CHUNK / KEYS];
-    for (i, (start, end)) in blocks() {
-        copy_rows(&inputs.k, tile, start..end, 4 * words, &mut bytes_mut(room.k)[i * k_bytes..]);
-        bounded[i] = turn_rows(&inputs.v, tile, start..end, &mut bytes_mut(room.v)[i * v_bytes..]);
-    }
-    let (k, v) = (&*bytes_mut(room.k), &*bytes_mut(room.v));
-    // A panel's rows and sums stay in the first cache while keys, made ready, come from the second.
-    for first in (0..tile.rows).step_by(PANEL) {
-        let q = &words_of(room.q)[first * words..][..words * PANEL];
-        let acc = &mut state.acc[first * v_width..][..v_width * PANEL];
-        for (i, block) in blocks() {
-            let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), block) else { continue };
-            let lanes = || (0..panel.rows.len()).step_by(BLOCK);
-            let whole = panel.keys.next_multiple_of(BLOCK);
-            for key in (0..whole).step_by(BLOCK) {
-                let k = k[i * k_bytes + 4 * words * key..][..4 * words * BLOCK].as_ptr();
-                let left = Operand { at: [k, k.wrapping_add(4 * words * ROWS)], ld: 4 * words, step: ROW_BYTES };
-                let sums = &mut words_of(room.s)[key * PANEL..][..BLOCK * PANEL];
-                for lane in lanes() {
-                    // SAFETY: rows of K, pairs of Q and room for scores are there, and `supports` asked for the features.
-                    unsafe { product(left, right(q, lane), words / ROWS, sums, lane, true, tiles.as_ref()) };
+    let calls = tile.rows.div_ceil(PANEL) * (KEYS + v_width).div_ceil(BLOCK);
+    for origin in (keys.start / KEYS * KEYS..keys.end).step_by(engine.at_once()) {
+        let stop = keys.end.min(origin + engine.at_once());
+        let blocks = || (origin..stop).step_by(KEYS).map(|start| (start, stop.min(start + KEYS))).enumerate();
+        let mut bounded = [true; CHUNK / KEYS];
+        for (i, (start, end)) in blocks() {
+            copy_rows(&inputs.k, tile, start..end, 4 * words, &mut bytes_mut(room.k)[i * k_bytes..]);
+            bounded[i] = turn_rows(&inputs.v, tile, start..end, &mut bytes_mut(room.v)[i * v_bytes..]);
+        }
+        let (k, v) = (&*bytes_mut(room.k), &*bytes_mut(room.v));
+        let next = stop..tile.end.min(stop + KEYS);
+        let mut soon = (engine == Engine::Dots).then(|| Soon::of([&inputs.k, &inputs.v], tile, next, calls));
+        let mut ask = || {
+            if let Some(soon) = &mut soon {
+                soon.ask()
+            }
+        };
+        for first in (0..tile.rows).step_by(PANEL) {
+            let q = &words_of(room.q)[first * words..][..words * PANEL];
+            let acc = &mut state.acc[first * v_width..][..v_width * PANEL];
+            for (i, block) in blocks() {
+                let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), block) else { continue };
+                let lanes = || (0..panel.rows.len()).step_by(BLOCK);
+                let whole = panel.keys.next_multiple_of(BLOCK);
+                for key in (0..whole).step_by(BLOCK) {
+                    let k = k[i * k_bytes + 4 * words * key..][..4 * words * BLOCK].as_ptr();
+                    let left = Operand { at: [k, k.wrapping_add(4 * words * ROWS)], ld: 4 * words, step: ROW_BYTES };
+                    let sums = &mut words_of(room.s)[key * PANEL..][..BLOCK * PANEL];
+                    ask();
+                    for lane in lanes() {
+                        // SAFETY: rows of K, pairs of Q and room for scores are there, and `supports` asked for the features.
+                        unsafe { product(left, right(q, lane), words / ROWS, sums, lane, true, tiles.as_ref()) };
+                    }
                 }
-            }
-            let s = &mut room.s[..panel.keys * PANEL];
-            if !plain {
-                s.iter_mut().for_each(|s| *s *= inputs.scale);
-            }
-            shape::<Avx512, f32>(inputs, &panel, Lanes::Rows, s, None);
-            if picks && !panel.pick(Lanes::Rows, s) {
-                continue;
-            }
-            // Keys that are not there.
-            room.s[panel.keys * PANEL..whole * PANEL].fill(f32::NEG_INFINITY);
-            let s = &mut room.s[..whole * PANEL];
-            for lane in lanes() {
-                soften(s, lane, scale, &mut state.max[first..], &mut state.sum[first..], acc);
-            }
-            let weights = words_of(s);
-            for value in (0..v_width).step_by(BLOCK) {
-                let v = v[i * v_bytes + 2 * KEYS * value..][..2 * KEYS * BLOCK].as_ptr();
-                // Where a second tile of values is none, the first one once more.
-                let second = if value + ROWS < v_width { ROWS } else { 0 };
-                let left = Operand { at: [v, v.wrapping_add(2 * KEYS * second)], ld: 2 * KEYS, step: ROW_BYTES };
-                let sums = &mut words_of(acc)[value * PANEL..][..(ROWS + second) * PANEL];
-                for lane in lanes() {
-                    // SAFETY: as above, of columns of V, pairs of weights and sums.
-                    unsafe { product(left, right(weights, lane), whole / STEP, sums, lane, false, tiles.as_ref()) };
+                let s = &mut room.s[..panel.keys * PANEL];
+                if !plain {
+                    s.iter_mut().for_each(|s| *s *= inputs.scale);
                 }
-            }
-            if !bounded[i] {
-                add_unbounded(&inputs.v, tile, block.0..block.0 + panel.keys, weights, acc);
+                shape::<Avx512, f32>(inputs, &panel, Lanes::Rows, s, None);
+                if picks && !panel.pick(Lanes::Rows, s) {
+                    continue;
+                }
+                // Keys that are not there.
+                room.s[panel.keys * PANEL..whole * PANEL].fill(f32::NEG_INFINITY);
+                let s = &mut room.s[..whole * PANEL];
+                for lane in lanes() {
+                    soften(s, lane, scale, &mut state.max[first..], &mut state.sum[first..], acc);
+                }
+                let weights = words_of(s);
+                for value in (0..v_width).step_by(BLOCK) {
+                    let v = v[i * v_bytes + 2 * KEYS * value..][..2 * KEYS * BLOCK].as_ptr();
+                    // Where a second tile of values is none, the first one once more.
+                    let second = if value + ROWS < v_width { ROWS } else { 0 };
+                    let left = Operand { at: [v, v.wrapping_add(2 * KEYS * second)], ld: 2 * KEYS, step: ROW_BYTES };
+                    let sums = &mut words_of(acc)[value * PANEL..][..(ROWS + second) * PANEL];
+                    ask();
+                    for lane in lanes() {
+                        // SAFETY: as above, of columns of V, pairs of weights and sums.
+                        unsafe { product(left, right(weights, lane), whole / STEP, sums, lane, false, tiles.as_ref()) };
+                    }
+                }
+                if !bounded[i] {
+                    add_unbounded(&inputs.v, tile, block.0..block.0 + panel.keys, weights, acc);
+                }
             }
         }
     }
@@ -250,8 +276,7 @@ unsafe fn product(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn row_of(source: &Source<'_>, first: usize) -> impl Iterator<Item = (usize, __m512i)> {
-    let dim = source.rows.dim;
-    let codes = &source.codes[2 * first..2 * (first + dim)];
+    let (dim, codes) = (source.rows.dim, source.bytes(first));
     (0..dim).step_by(STEP).map(move |at| {
         let mask = u32::MAX >> (STEP - (dim - at).min(STEP));
         // SAFETY: of 32 codes, those that are there.

@@ -133,6 +133,13 @@ impl<'a> Source<'a> {
         matches!(self.scheme, Scheme::Tensor | Scheme::Row)
     }
 
+    /// The bytes of the row that begins at number `first`.
+    #[inline(always)]
+    pub(super) fn bytes(&self, first: usize) -> &'a [u8] {
+        let bits = self.rows.dtype.bits() as usize;
+        &self.codes[first * bits / 8..(first + self.rows.dim) * bits / 8]
+    }
+
     /// Bytes from a token's row to the next one's.
     pub(super) fn row_bytes(&self) -> usize {
         self.rows.ld * self.rows.dtype.bits() as usize / 8
