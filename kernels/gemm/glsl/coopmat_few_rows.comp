@@ -108,6 +108,18 @@ layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer One
         const uint row = from + (i) / HALVES / EIGHTS * SPAN + 8u * ((i) / HALVES % EIGHTS); \
         next_inputs[i] = Four(inputs_from[(i) % HALVES] + 2u * row).v; }
 
+// Where a subgroup's sums of matrix `j` are.
+#define PLACE(j) ((gl_SubgroupID * COLS + (j)) * M * N)
+
+// Adds sums in units of their lines' references to those that wait there: seldom, and registers are scarce.
+#define SETTLE(j) { \
+    SUMS settled; \
+    coopMatLoad(settled, of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor); \
+    settled = with_block(settled, sums[j], unit_of(references[j])); \
+    coopMatStore(settled, of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor); \
+    subgroupBarrier(); \
+    sums[j] = SUMS(0.0); }
+
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint lane = gl_SubgroupInvocationID;
@@ -158,6 +170,12 @@ void main() {
             sums[j] = SUMS(0.0);
         }
         if (whole != 0u) {
+            if (OWN_SCALES == 1u) {
+                [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                    coopMatStore(sums[j], of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor);
+                }
+                subgroupBarrier();
+            }
             const uint part = lane % 4u * DEEP;
             Line lines[2u * COLS];
             uint wrong[2u * COLS];
@@ -215,45 +233,88 @@ void main() {
                             LOAD_INPUT(s * EIGHTS * HALVES + i, after)
                         }
                     }
-                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                        const uint at = 2u * (s * COLS + j);
-                        const uvec4 one = pieces[at];
-                        const uvec4 two = pieces[at + 1u];
-                        const uvec2 of_one = codes[at];
-                        const uvec2 of_two = codes[at + 1u];
-                        if (!EARLY && !LATE) {
-                            LOAD_PIECE(at, after)
-                            LOAD_PIECE(at + 1u, after)
+                    if (OWN_SCALES == 1u) {
+                        uvec2 of[COLS];
+                        bool far = false;
+                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                            of[j] = uvec2(codes[2u * (s * COLS + j)].x, codes[2u * (s * COLS + j) + 1u].x);
+                            far = far || is_far(of[j], references[j]);
                         }
-                        vec2 less = vec2(B_TYPE == I4 ? 8.0 : B_TYPE == I8 ? 128.0 : 0.0);
-                        uvec2 factors[2];
-                        if (OWN_SCALES == 1u) {
-                            sums[j] = with_powers(sums[j], one, two, uvec2(of_one.x, of_two.x), references[j]);
-                        } else if (BY_BLOCK && OWN_SCALES == 0u) {
-                            if ((FLAGS & B_ZEROS) != 0u) {
-                                less += vec2(of_code(of_one.y, U8), of_code(of_two.y, U8));
+                        // Products stand here once: with them in a branch too, the driver unrolls nothing, and arrays go to memory.
+                        uint turns = 1u;
+                        if (subgroupAny(far)) {
+                            far = false;
+                            [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                                SETTLE(j)
+                                references[j] = above(of[j]);
+                                far = far || is_far(of[j], references[j]);
                             }
-                            const SUMS of_block = products(one, two, less, factors, SUMS(0.0));
-                            sums[j] = with_block(sums[j], of_block, vec2(of_code(of_one.x, B_SCALE_TYPE), of_code(of_two.x, B_SCALE_TYPE)));
-                        } else {
-                            if (OWN_SCALES == 2u) {
-                                factors = uvec2[](factors_of(of_one), factors_of(of_two));
-                                wrong[2u * j] |= not_numbers(of_one.x) | not_numbers(of_one.y);
-                                wrong[2u * j + 1u] |= not_numbers(of_two.x) | not_numbers(of_two.y);
+                            turns = subgroupAny(far) ? 4u : 1u;
+                        }
+                        [[dont_unroll]] for (uint turn = 0u; turn < turns; turn++) {
+                            if (turns != 1u) {
+                                [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                                    SETTLE(j)
+                                    references[j] = subgroupShuffle(of[j], lane / 4u * 4u + turn);
+                                }
                             }
-                            sums[j] = products(one, two, less, factors, sums[j]);
+                            const bool waits = turns != 1u && lane % 4u != turn;
+                            [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                                const uint at = 2u * (s * COLS + j);
+                                const uvec2 by = waits ? uvec2(0u) : powers_of(of[j], references[j]);
+                                sums[j] = products(pieces[at], pieces[at + 1u], vec2(0.0), uvec2[](by.xx, by.yy), sums[j]);
+                            }
                         }
-                        if (LATE) {
-                            LOAD_PIECE(at, after)
-                            LOAD_PIECE(at + 1u, after)
+                        if (!EARLY) {
+                            [[unroll]] for (uint i = 0u; i < 2u * COLS; i++) {
+                                LOAD_PIECE(2u * s * COLS + i, after)
+                            }
                         }
-                        if (B_TYPE == E4M3) {
-                            [[unroll]] for (uint i = 0u; i < WORDS; i++) {
-                                wrong[2u * j] |= not_numbers(one[i]);
-                                wrong[2u * j + 1u] |= not_numbers(two[i]);
+                    } else {
+                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                            const uint at = 2u * (s * COLS + j);
+                            const uvec4 one = pieces[at];
+                            const uvec4 two = pieces[at + 1u];
+                            const uvec2 of_one = codes[at];
+                            const uvec2 of_two = codes[at + 1u];
+                            if (!EARLY && !LATE) {
+                                LOAD_PIECE(at, after)
+                                LOAD_PIECE(at + 1u, after)
+                            }
+                            vec2 less = vec2(B_TYPE == I4 ? 8.0 : B_TYPE == I8 ? 128.0 : 0.0);
+                            uvec2 factors[2];
+                            if (BY_BLOCK && OWN_SCALES == 0u) {
+                                if ((FLAGS & B_ZEROS) != 0u) {
+                                    less += vec2(of_code(of_one.y, U8), of_code(of_two.y, U8));
+                                }
+                                const SUMS of_block = products(one, two, less, factors, SUMS(0.0));
+                                sums[j] = with_block(sums[j], of_block, vec2(of_code(of_one.x, B_SCALE_TYPE), of_code(of_two.x, B_SCALE_TYPE)));
+                            } else {
+                                if (OWN_SCALES == 2u) {
+                                    factors = uvec2[](factors_of(of_one.x), factors_of(of_two.x));
+                                    wrong[2u * j] |= not_numbers(of_one.x);
+                                    wrong[2u * j + 1u] |= not_numbers(of_two.x);
+                                }
+                                sums[j] = products(one, two, less, factors, sums[j]);
+                            }
+                            if (LATE) {
+                                LOAD_PIECE(at, after)
+                                LOAD_PIECE(at + 1u, after)
+                            }
+                            if (B_TYPE == E4M3) {
+                                [[unroll]] for (uint i = 0u; i < WORDS; i++) {
+                                    wrong[2u * j] |= not_numbers(one[i]);
+                                    wrong[2u * j + 1u] |= not_numbers(two[i]);
+                                }
                             }
                         }
                     }
+                }
+            }
+            if (OWN_SCALES == 1u) {
+                [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                    SETTLE(j)
+                    coopMatLoad(sums[j], of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor);
                 }
             }
             if (B_TYPE == E4M3 || OWN_SCALES == 2u) {
@@ -300,7 +361,7 @@ void main() {
             }
         }
         [[unroll]] for (uint j = 0u; j < COLS; j++) {
-            coopMatStore(sums[j], of_subgroups, (gl_SubgroupID * COLS + j) * M * N, N, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(sums[j], of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor);
         }
         barrier();
         const uint at_team = team * SUBGROUPS * COLS * M * N;

@@ -67,8 +67,12 @@ uvec4 eight_weights(uvec4 piece, uint v, float less) {
                      pairs[(word >> 19 & 0x1fe0u) | own]);
     }
     if (B_TYPE == E2M1) {
-        // A sign, and what f16 has as the last digits of its exponent and the first of its mantissa.
-        return (uvec4(word << 12, word << 8, word << 4, word) & 0x80008000u) | (uvec4(word << 9, word << 5, word << 1, word >> 3) & 0x0e000e00u);
+        // A sign, and what f16 has as the last digits of its exponent and the first of its mantissa: as far apart as that in every byte
+        // first, of the even codes and of the odd ones, one step each by a mask that the compiler does not see through.
+        const uint signs = 0x80808080u + unknown;
+        const uint even = word << 1 ^ ((word << 4 ^ word << 1) & signs);
+        const uint odd = word >> 3 ^ ((word ^ word >> 3) & signs);
+        return uvec4(even << 8, odd << 8, even, odd) & 0x8e008e00u;
     }
     const uint flip = B_TYPE == I4 ? 8u : 0u;
     const uint first = 0x64006400u | flip * 0x00010001u;
@@ -169,15 +173,19 @@ Line line_of(uint which, uint col, uint part) {
                 (FLAGS & B_ZEROS) != 0u ? given[AT_B_SCALE + 1u] + scale : 0ul);
 }
 
-// The codes of both scales of a piece from row `row`, or of its scale and its zero point.
+// The codes of a piece's scale from row `row` and of its zero point, or of both scales in one word, loaded at once where they are neighbours.
 uvec2 scale_codes(Line line, uint row) {
     if (!BY_BLOCK) {
         return uvec2(0u);
     }
-    uvec2 codes = uvec2(scale_at(line.scales + SCALE_BYTES * b_scale_step(row)), 0u);
     if (OWN_SCALES == 2u) {
-        codes.y = scale_at(line.scales + SCALE_BYTES * b_scale_step(row + 16u));
-    } else if ((FLAGS & B_ZEROS) != 0u) {
+        if (B_SCALE_LAYOUT == SCALES_OUTER) {
+            return uvec2(scale_at(line.scales + b_scale_step(row)) | scale_at(line.scales + b_scale_step(row + 16u)) << 8, 0u);
+        }
+        return uvec2(uint(OneHalf(line.scales + b_scale_step(row)).v), 0u);
+    }
+    uvec2 codes = uvec2(scale_at(line.scales + SCALE_BYTES * b_scale_step(row)), 0u);
+    if ((FLAGS & B_ZEROS) != 0u) {
         codes.y = uint(OneByte(line.zeros + b_scale_step(row)).v);
     }
     return codes;
@@ -186,38 +194,30 @@ uvec2 scale_codes(Line line, uint row) {
 // A scale of E8M0 may be less than its reference by so many powers of two: more, and f16 has no room for what it multiplies.
 const uint FAR = 24u;
 
-// What numbers of E2M1 are multiplied by for the scale `code`, in both halves: 2^15 where it is the reference.
-uint factor_of(uint code, uint reference) {
-    return (30u - (reference - code)) * 0x04000400u;
+bool is_far(uvec2 codes, uvec2 reference) {
+    return any(greaterThan(reference - codes, uvec2(FAR)));
 }
 
-// The sums of a step of which lanes have scales of E8M0. They multiply against a reference for each line, which stays as long as no
-// scale is above it or far below it; where scales of lanes that share a line are farther apart, these take turns.
-SUMS with_powers(SUMS sums, uvec4 one, uvec4 two, uvec2 codes, inout uvec2 reference) {
-    const uint lane = gl_SubgroupInvocationID;
-    if (subgroupAny(any(greaterThan(reference - codes, uvec2(FAR))))) {
-        uvec2 greatest = max(codes, subgroupShuffleXor(codes, 1u));
-        greatest = max(greatest, subgroupShuffleXor(greatest, 2u));
-        reference = min(greatest + FAR / 3u, uvec2(254u));
-        if (subgroupAny(any(greaterThan(reference - codes, uvec2(FAR))))) {
-            [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
-                const uvec2 from = subgroupShuffle(codes, lane / 4u * 4u + i);
-                const uint own = lane % 4u == i ? factor_of(0u, 0u) : 0u;
-                const uvec2 factors[2] = uvec2[](uvec2(own), uvec2(own));
-                const SUMS of_lane = products(one, two, vec2(0.0), factors, SUMS(0.0));
-                sums = with_block(sums, of_lane, 0.5 * vec2(of_code(from.x, E8M0), of_code(from.y, E8M0)));
-            }
-            return sums;
-        }
-    }
-    const uvec2 factors[2] = uvec2[](uvec2(factor_of(codes.x, reference.x)), uvec2(factor_of(codes.y, reference.y)));
-    const SUMS of_block = products(one, two, vec2(0.0), factors, SUMS(0.0));
-    return with_block(sums, of_block, 0.5 * vec2(of_code(reference.x, E8M0), of_code(reference.y, E8M0)));
+// References of two lines for some time: above the greatest of the four lanes that share a line.
+uvec2 above(uvec2 codes) {
+    uvec2 greatest = max(codes, subgroupShuffleXor(codes, 1u));
+    greatest = max(greatest, subgroupShuffleXor(greatest, 2u));
+    return min(greatest + FAR / 3u, uvec2(254u));
+}
+
+// What numbers of E2M1 are multiplied by for two scales, each in both halves: 2^15 where it is the reference.
+uvec2 powers_of(uvec2 codes, uvec2 reference) {
+    return (30u - (reference - codes)) * 0x04000400u;
+}
+
+// What those products are to be multiplied by.
+vec2 unit_of(uvec2 reference) {
+    return 0.5 * vec2(of_code(reference.x, E8M0), of_code(reference.y, E8M0));
 }
 
 // What two scales of E4M3 are to f16 times 2^7, each in both halves: f16 has their digits, and what they multiply is as much for 2^-14.
-uvec2 factors_of(uvec2 codes) {
-    const f16vec2 two = unpackFloat2x16((codes.x & 0x7fu) << 7 | (codes.y & 0x7fu) << 23) * float16_t(32768.0);
+uvec2 factors_of(uint codes) {
+    const f16vec2 two = unpackFloat2x16((codes << 7 & 0x3f80u) | (codes << 15 & 0x3f800000u)) * float16_t(32768.0);
     return uvec2(packFloat2x16(two.xx), packFloat2x16(two.yy));
 }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, Scheme, Spec},
+    op::{Format, Gemm, GemmProblem, Matrix, Order, Repro, ScaleLayout, Scheme, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -49,10 +49,10 @@ struct Group {
     ahead: u32,
 }
 
-/// Variants; append only, because wisdom names them by their place. On an H200 the third is best for E2M1, the fifth for NF4, of which
-/// a unit has room for one group's table, the sixth for few columns, of which the others would make too few groups, the seventh for
-/// 16 and 8 bits, and the last for whole numbers of 4 bits.
-const GROUPS: [Group; 8] = [
+/// Variants; append only, because wisdom names them by their place. On an H200 the third is best for NVFP4, the fifth for NF4, of
+/// which a unit has room for one group's table, the sixth for few columns, of which the others would make too few groups, the seventh
+/// for 16 and 8 bits, the eighth for whole numbers of 4 bits, and the last for MXFP4.
+const GROUPS: [Group; 9] = [
     Group { cols: 1, subgroups: 4, teams: 1, steps: 2, ahead: 0 },
     Group { cols: 1, subgroups: 4, teams: 2, steps: 1, ahead: 1 },
     Group { cols: 2, subgroups: 4, teams: 1, steps: 1, ahead: 1 },
@@ -61,6 +61,7 @@ const GROUPS: [Group; 8] = [
     Group { cols: 1, subgroups: 8, teams: 1, steps: 1, ahead: 1 },
     Group { cols: 1, subgroups: 4, teams: 1, steps: 2, ahead: 8 },
     Group { cols: 2, subgroups: 2, teams: 2, steps: 2, ahead: 8 },
+    Group { cols: 4, subgroups: 4, teams: 1, steps: 1, ahead: 1 },
 ];
 
 /// Whether lanes have scales of their own, as `OWN_SCALES` of the shader: f16 holds a code of E2M1 times a scale of either scheme.
@@ -93,10 +94,13 @@ fn starts(matrix: &Matrix, batch: u32, align: u32, bytes: u32) -> bool {
     align >= bytes && fits(matrix.ld.into()) && (batch == 1 || fits(matrix.stride))
 }
 
-/// Whether pieces of A's and B's lines can be loaded at once.
+/// Whether pieces of A's and B's lines can be loaded at once, and the two scales of E4M3 that a piece may have.
 fn by_steps(p: &GemmProblem, words: u32) -> bool {
     let align = p.align().bytes();
-    p.a.order == Order::Row && starts(&p.a, p.batch, align, 16) && starts(&p.b, p.batch, align, 4 * words)
+    let (_, depth) = p.b.format.block();
+    let pairs =
+        own_scales(p.b.format) != 2 || p.b.format.scales != ScaleLayout::Inner || p.k.div_ceil(depth).is_multiple_of(2);
+    pairs && p.a.order == Order::Row && starts(&p.a, p.batch, align, 16) && starts(&p.b, p.batch, align, 4 * words)
 }
 
 impl Group {
@@ -166,8 +170,8 @@ impl Kernel<Gemm> for CoopmatFewRows {
         let (best, slower) = match (p.b.dtype(), p.b.dtype().bits()) {
             (_, 16) => (6, 1.05),
             (_, 8) => (6, 1.15),
-            (DType::E2m1, _) if own_scales(p.b.format) == 1 => (2, 1.85),
-            (DType::E2m1, _) => (2, 1.6),
+            (DType::E2m1, _) if own_scales(p.b.format) == 1 => (8, 1.75),
+            (DType::E2m1, _) => (2, 1.5),
             (DType::Nf4, _) => (4, 2.2),
             _ => (7, 1.3),
         };
