@@ -27,7 +27,8 @@ layout(constant_id = 5) const uint RESIDUAL_TYPE = 1u;
 layout(constant_id = 6) const uint ACT = 0u;
 layout(constant_id = 7) const uint GATE = 0u;
 layout(constant_id = 8) const uint ADDEND = 0u;
-// Bits: bias, residual, D by columns, sums of f16; scales of B, one more for all, zero points; rows in groups, as in groups.glsl.
+// Bits: bias, residual, D by columns, sums of f16; scales of B, one more for all, zero points; rows in groups, as in groups.glsl; k in
+// parts.
 layout(constant_id = 9) const uint FLAGS = 0u;
 // How A lies: 0 rows contiguous, 1 columns. B has 2 besides: panels.
 layout(constant_id = 10) const uint A_FORM = 0u;
@@ -35,7 +36,7 @@ layout(constant_id = 11) const uint B_FORM = 0u;
 #endif
 
 // Beside those of epilogue.glsl and groups.glsl.
-const uint B_SCALED = 16u, B_GLOBAL = 32u, B_ZEROS = 64u;
+const uint B_SCALED = 16u, B_GLOBAL = 32u, B_ZEROS = 64u, IN_PARTS = 1024u;
 
 layout(push_constant, std430) uniform Push {
     uint64_t a;

@@ -223,6 +223,9 @@ pub(super) fn parts_bytes(spec: &GemmSpec, splits: u32) -> u64 {
     4 * u64::from(spec.batch) * u64::from(splits) * u64::from(spec.m) * u64::from(spec.n)
 }
 
+/// Of constant 9, as in `kernels/gemm/glsl/finish.glsl`.
+const IN_PARTS: u32 = 1 << 10;
+
 /// Threads of a group of what adds parts, each of which makes two numbers.
 const THREADS: u64 = 256;
 
@@ -238,7 +241,9 @@ pub(super) fn split(
 ) -> Result<Box<dyn Launch<Gemm>>> {
     let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
     let part = part(spec);
-    let function = vulkan.function(&main.build(&part, None))?;
+    let mut build = main.build(&part, None);
+    build.constants[9] |= IN_PARTS;
+    let function = vulkan.function(&build)?;
     let tiles = u64::from(splits) * main.tiles(&part, None);
     let parts = (function, groups(tiles, vulkan.max_groups()), ProductPush { splits, ..ProductPush::new(&part) });
     let function = vulkan.function(&Build { shader: &SPLITS, constants: constants(spec), subgroup: None })?;
