@@ -2,8 +2,8 @@
 // pieces of elements when they are put into shared memory.
 //
 // Scales of whole columns multiply sums, so that codes are elements as they are. Scales along k multiply codes. f16 has a narrower range
-// than some of them: there a column's scales are brought to that of its largest one, which becomes 1, and sums are multiplied by it, to
-// a power of two. What is 2^-24 of the column's largest number is lost.
+// than some of them: there `scales.comp` has brought a column's scales to that of its largest one, which is near 1, and sums are multiplied
+// by it, to a power of two. What is 2^-24 of the column's largest number is lost.
 
 #define NF4_TABLE
 #include "common/glsl/runs.glsl"
@@ -32,13 +32,16 @@ uint fixed_code(uint64_t base, uint64_t index, uint dtype) {
 #define IS_NV (B_TYPE == E2M1 && B_SCALE_TYPE == UE4M3)
 #define RANGED (A_TYPE == F16 && BY_BLOCK && !IS_NV)
 
-// What sums of each column are multiplied by, and scales of it before; of the largest ones the bits meanwhile.
-shared float factors[BN];
-shared float by_column[BN];
-shared uint largest[BN];
+// What scales are multiplied by before they multiply codes, and sums are divided by.
+float before() {
+    if (A_TYPE == F16 && IS_NV) {
+        return 1.0 / 256.0;
+    }
+    return 1.0;
+}
 
-// The tile's first column.
-uint first_col;
+// What sums of each column are multiplied by.
+shared float factors[BN];
 
 float factor(uint at) {
     return factors[at];
@@ -46,49 +49,18 @@ float factor(uint at) {
 
 // Finds what the columns of a tile from `col_0` are multiplied by.
 void weigh(uint which, uint col_0) {
-    const uint thread = gl_LocalInvocationIndex;
-    first_col = col_0;
     if (B_TYPE == NF4) {
         bring_nf4_table();
     }
-    for (uint at = thread; at < BN; at += THREADS) {
-        largest[at] = 0u;
-    }
-    barrier();
-    if (RANGED) {
-        const uint blocks = parts_of(k, B_BLOCK_DEPTH);
-        // Threads that share a column, each with some of its blocks.
-        const uint among = max(THREADS / BN, 1u);
-        for (uint at = thread / among; at < BN; at += THREADS / among) {
-            const uint64_t first = b_scale_place(which, 0u, column(min(col_0 + at, n - 1u)));
-            uint most = 0u;
-            for (uint i = thread % among; i < blocks; i += 8u * among) {
-                // Eight are on their way at a time; past the last one it comes again.
-                uint codes[8];
-                [[unroll]] for (uint j = 0u; j < 8u; j++) {
-                    codes[j] = b_scale_code(first + b_scale_step(min(i + j * among, blocks - 1u) * B_BLOCK_DEPTH));
-                }
-                [[unroll]] for (uint j = 0u; j < 8u; j++) {
-                    const uint magnitude = floatBitsToUint(of_code(codes[j], B_SCALE_TYPE)) & 0x7fffffffu;
-                    most = magnitude < INFINITE ? max(most, magnitude) : most;
-                }
-            }
-            atomicMax(largest[at], most);
-        }
-    }
-    barrier();
-    for (uint at = thread; at < BN; at += THREADS) {
-        const bool of_column = (FLAGS & B_SCALED) != 0u && !BY_BLOCK;
-        int exponent = 0;
+    for (uint at = gl_LocalInvocationIndex; at < BN; at += THREADS) {
+        const uint col = column(min(col_0 + at, n - 1u));
         if (RANGED) {
-            // So that both powers are normal numbers.
-            exponent = clamp(int(largest[at] >> 23) - 127, -100, 126);
-        } else if (A_TYPE == F16 && BY_BLOCK) {
-            exponent = 8;
+            // They end where scales start.
+            factors[at] = uintBitsToFloat(Word(given[AT_B_SCALE] - 4ul * (uint64_t(batch - which) * n - col)).v);
+        } else {
+            const bool of_column = (FLAGS & B_SCALED) != 0u && !BY_BLOCK;
+            factors[at] = (of_column ? b_scale(b_scale_place(which, 0u, col)) : 1.0 / before()) * b_global();
         }
-        by_column[at] = power_of_two(-exponent);
-        const float scale = of_column ? b_scale(b_scale_place(which, 0u, column(min(col_0 + at, n - 1u)))) : power_of_two(exponent);
-        factors[at] = scale * b_global();
     }
     barrier();
 }
@@ -97,8 +69,14 @@ void weigh(uint which, uint col_0) {
 #define BY_BITS (NATIVE != 0u && B_TYPE != NF4)
 // Scales that f16 knows multiply codes there; others take f32, as does bf16.
 #define IN_F16 (A_TYPE == F16 && (B_SCALE_TYPE == F16 || B_SCALE_TYPE == E8M0 || B_SCALE_TYPE == UE4M3 || !BY_BLOCK))
-// What multiplies `halves` to make numbers of them.
-const float UNIT = B_TYPE == E2M1 ? 16384.0 : B_TYPE == E4M3 ? 256.0 : 1.0;
+// What multiplies `halves` to make numbers of them; where `scales.comp` made scales, it is in them.
+float unit() {
+    if (RANGED) {
+        return 1.0;
+    }
+    return B_TYPE == E2M1 ? 16384.0 : B_TYPE == E4M3 ? 256.0 : 1.0;
+}
+
 // Whether products are numbers of bf16, so that their last digits are zeros.
 #define OF_FLOATS (B_TYPE == E2M1 || B_TYPE == E4M3 || B_TYPE == E5M2)
 #define EXACT (B_TYPE != NF4 && (!BY_BLOCK || B_SCALE_TYPE == E8M0 || (B_SCALE_TYPE == UE4M3 && OF_FLOATS)))
@@ -174,9 +152,9 @@ uint joined(vec2 two, float scale) {
 // Two halves of f16 times `scale` as elements.
 uint scaled(uint word, float scale) {
     if (IN_F16) {
-        return UNIT == 1.0 && !BY_BLOCK ? word : times(word, scale * UNIT);
+        return unit() == 1.0 && !BY_BLOCK ? word : times(word, scale * unit());
     }
-    return joined(unpackHalf2x16(word) * (scale * UNIT), scale);
+    return joined(unpackHalf2x16(word) * (scale * unit()), scale);
 }
 
 // Codes `i` and `i` + 1 of eight, by f32.
@@ -204,13 +182,12 @@ uvec4 elements(uvec2 codes, float zero, float scale) {
 const uint B_SIXTEENS = B_PIECES / 2u;
 const uint B_TURNS_OF_SIXTEEN = (B_LINES * B_SIXTEENS + THREADS - 1u) / THREADS;
 
-// Codes, scales and zero points that are on their way, where those of the first step lie, and what scales are multiplied by.
+// Codes, scales and zero points that are on their way, and where those of the first step lie.
 uvec4 next_b[B_TURNS_OF_SIXTEEN];
 uint next_scale[B_TURNS_OF_SIXTEEN];
 uint next_zero[B_TURNS_OF_SIXTEEN];
 uint64_t from_b[B_TURNS_OF_SIXTEEN];
 uint64_t from_scale[B_TURNS_OF_SIXTEEN];
-float by[B_TURNS_OF_SIXTEEN];
 
 // Line and number of a thread's sixteen at turn `i`: eight threads that store at a time have lines of their own, and so other banks.
 uvec2 sixteen(uint i) {
@@ -226,7 +203,6 @@ void aim_b(uint which, uint64_t origin, uint col_0) {
         const uint col = column(min(col_0 + line, n - 1u));
         from_b[i] = b + b_place(origin, SIXTEEN * at.y, col) * bits_of(B_TYPE) / 8ul;
         from_scale[i] = BY_BLOCK ? b_scale_place(which, 0u, col) : 0ul;
-        by[i] = by_column[line];
     }
 }
 
@@ -247,7 +223,7 @@ void put_b() {
         const uvec2 at = sixteen(i);
         if (B_LINES * B_SIXTEENS % THREADS == 0u || at.x < BN) {
             const float zero = BY_BLOCK && (FLAGS & B_ZEROS) != 0u ? of_code(next_zero[i], U8) : 0.0;
-            const float scale = BY_BLOCK ? of_code(next_scale[i], B_SCALE_TYPE) * by[i] : 1.0;
+            const float scale = BY_BLOCK ? of_code(next_scale[i], B_SCALE_TYPE) * before() : 1.0;
             const uvec4 codes = next_b[i];
             const uint to = B_PART + at.x * B_LINE + 2u * at.y;
             parts[to] = elements(codes.xy, zero, scale);
@@ -272,7 +248,7 @@ uvec4 b_piece(uint which, uint64_t origin, uint row, uint at) {
     }
     const uint64_t scale_at = BY_BLOCK ? b_scale_place(which, row, col) : 0ul;
     const float zero = BY_BLOCK && (FLAGS & B_ZEROS) != 0u ? b_zero(scale_at) : 0.0;
-    uvec4 piece = elements(codes, zero, BY_BLOCK ? b_scale(scale_at) * by_column[at - first_col] : 1.0);
+    uvec4 piece = elements(codes, zero, BY_BLOCK ? b_scale(scale_at) * before() : 1.0);
     [[unroll]] for (uint i = 0u; i < 4u; i++) {
         piece[i] &= 2u * i + 1u < count ? 0xffffffffu : 2u * i < count ? 0xffffu : 0u;
     }

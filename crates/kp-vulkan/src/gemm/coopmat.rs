@@ -5,7 +5,7 @@
 //! all that is asked for.
 
 use super::{
-    form::{self, Main, part, parts_bytes, plain, product},
+    form::{self, Main, part, parts_bytes, plain, product, scratch_bytes},
     splits::SPLITS,
 };
 use crate::{
@@ -53,7 +53,7 @@ pub(crate) const TILES: [Tile; 9] = [
     Tile { shape: (128, 128, 64), subgroups: (2, 4), room: 1, alone: 0.52, full: 0.52 },
     Tile { shape: (64, 128, 64), subgroups: (2, 4), room: 1, alone: 0.34, full: 0.34 },
     Tile { shape: (32, 64, 64), subgroups: (1, 2), room: 4, alone: 0.09, full: 0.22 },
-    Tile { shape: (256, 128, 32), subgroups: (4, 2), room: 1, alone: 0.64, full: 0.64 },
+    Tile { shape: (256, 128, 32), subgroups: (4, 2), room: 1, alone: 0.67, full: 0.67 },
 ];
 
 impl Tile {
@@ -105,7 +105,7 @@ impl Tile {
     fn seconds(&self, caps: &Caps, dtype: DType, tiles: f64, depth: f64) -> f64 {
         let (rows, cols, _) = self.shape;
         let units = f64::from(caps.units.max(1));
-        let each = 2.0 * f64::from(rows) * f64::from(cols) * depth * units / caps.rates.get(dtype);
+        let each = 2.0 * f64::from(rows) * f64::from(cols) * (depth + ENDS) * units / caps.rates.get(dtype);
         // Of so many groups on every unit.
         let round = |groups: f64| {
             let more = (groups - 1.0).max(0.0) / f64::from(self.room - 1).max(1.0);
@@ -166,19 +166,24 @@ impl Tile {
         let stored = p.n.is_multiple_of(8) && mma.n.is_multiple_of(8) && bare(p) && runs(&p.d, p.batch, align);
         let bits = at_once | u32::from(whole) << 2 | u32::from(stored) << 3;
         let constants = self.constants(caps, mma, bits);
-        Main { name, shader, constants, subgroup: Some(caps.lanes), tile: self.size() }
+        let weighs = p.b.dtype() != p.a.dtype();
+        Main { name, shader, constants, subgroup: Some(caps.lanes), tile: self.size(), weighs }
     }
 
     /// What the products of groups take if each has as many rows as the others.
     pub(crate) fn grouped_seconds(&self, caps: &Caps, p: &GroupedGemmProblem) -> f64 {
         let (rows, cols, _) = self.shape;
         let spec = &p.spec().gemm;
-        let of_group = if p.grouping == Grouping::Masked { spec.m } else { spec.m.div_ceil(spec.batch.max(1)) };
-        let tiles = f64::from(spec.batch) * f64::from(of_group.div_ceil(rows)) * f64::from(spec.n.div_ceil(cols));
+        let down = match p.grouping {
+            Grouping::Masked => f64::from(spec.m.div_ceil(rows)),
+            // Each group's last is half empty, on average.
+            Grouping::Contiguous => (f64::from(spec.m) / f64::from(spec.batch.max(1)) / f64::from(rows) + 0.5).max(1.0),
+        };
+        let tiles = f64::from(spec.batch) * down * f64::from(spec.n.div_ceil(cols));
         self.seconds(caps, spec.a.dtype(), tiles, spec.k.into())
     }
 
-    /// The products of groups made ready in these tiles.
+    /// The products of groups made ready in these tiles, and the bytes of scratch that they take.
     ///
     /// # Errors
     /// `Driver` if the driver refuses the kernel.
@@ -188,9 +193,11 @@ impl Tile {
         p: &GroupedGemmProblem,
         name: &'static str,
         shader: &'static Shader,
-    ) -> Result<Box<dyn Launch<GroupedGemm>>> {
+    ) -> Result<(Box<dyn Launch<GroupedGemm>>, u64)> {
         let (spec, place) = (&p.spec().gemm, (p.align().bytes(), Some(p.grouping)));
-        form::grouped(device, spec, p.grouping, self.main(device.caps(), spec, place, name, shader))
+        let main = self.main(device.caps(), spec, place, name, shader);
+        let scratch = scratch_bytes(spec, 1, &main);
+        Ok((form::grouped(device, spec, p.grouping, main)?, scratch))
     }
 
     /// The product `p` made ready in these tiles, and the bytes of scratch that it takes.
@@ -206,11 +213,10 @@ impl Tile {
     ) -> Result<(Box<dyn Launch<Gemm>>, u64)> {
         let (caps, spec, place) = (device.caps(), p.spec(), (p.align().bytes(), None));
         let splits = self.splits(caps, p);
-        if splits == 1 {
-            return Ok((product(device, spec, self.main(caps, spec, place, name, shader))?, 0));
-        }
-        let main = self.main(caps, &part(spec), place, name, shader);
-        Ok((form::split(device, spec, main, splits)?, parts_bytes(spec, splits)))
+        let main = self.main(caps, &if splits == 1 { *spec } else { part(spec) }, place, name, shader);
+        let scratch = scratch_bytes(spec, splits, &main);
+        let launch = if splits == 1 { product(device, spec, main) } else { form::split(device, spec, main, splits) };
+        Ok((launch?, scratch))
     }
 
     /// Both operands' parts at their largest, with the 16 bytes that each line is longer, or a matrix of each subgroup.
@@ -297,6 +303,10 @@ pub(crate) const READING: f64 = 1.9;
 
 /// What the step that adds parts of k costs beside their bytes, as bytes: its launch and its start, as on an H200.
 const SECOND_STEP: f64 = 20e6;
+
+/// What a tile takes before its first step and behind its last, as elements along k: as on an H200, where with less of it products in
+/// many short parts, or in the largest tiles, ranked before faster ones.
+const ENDS: f64 = 160.0;
 
 /// Elements along k that a part has at least.
 const LEAST_PART: u32 = 256;

@@ -211,6 +211,7 @@ impl Kernel<Gemm> for CoopmatFewRows {
             ],
             subgroup: Some(caps.lanes),
             tile: (width, group.teams * group.cols * M),
+            weighs: false,
         };
         let code = product(device, p.spec(), main)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.

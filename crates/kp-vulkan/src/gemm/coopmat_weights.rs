@@ -8,6 +8,7 @@
 use super::{
     coopmat::{READING, TILES, Tile, countable, matrices},
     form::weighed,
+    scales::SCALES,
     splits::SPLITS,
 };
 use crate::{
@@ -40,7 +41,7 @@ pub(crate) fn widening(tile: &Tile) -> f64 {
 impl Tile {
     /// What B's columns are multiplied by besides, and numbers of NF4.
     fn weighed_bytes(&self, mma: &MmaShape) -> u32 {
-        self.shared_bytes(mma) + 12 * self.cols() + 64
+        self.shared_bytes(mma) + 4 * self.cols() + 64
     }
 }
 
@@ -49,7 +50,8 @@ pub(crate) const CODE: u64 = source_hash(include_bytes!("coopmat_weights.rs"))
     ^ source_hash(include_bytes!("coopmat.rs")).rotate_left(1)
     ^ F16.hash().rotate_left(2)
     ^ BF16.hash().rotate_left(3)
-    ^ SPLITS.hash().rotate_left(4);
+    ^ SPLITS.hash().rotate_left(4)
+    ^ SCALES.hash().rotate_left(5);
 
 /// The shader for A's type.
 pub(crate) fn shader(p: &GemmSpec) -> &'static Shader {

@@ -136,6 +136,7 @@ impl Kernel<Gemm> for FewRows {
             constants: vec![p.m.max(1), cols, threads, at_once, steps, per],
             subgroup: None,
             tile: (MOST_ROWS, cols),
+            weighs: false,
         };
         let code = product(device, p.spec(), main)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.

@@ -1,7 +1,10 @@
 //! What a problem's layouts, types and epilogue are to the shaders: constants that a pipeline is made with, and the
 //! arguments that are pushed. Field by field as `kernels/gemm/glsl/finish.glsl` declares them.
 
-use super::splits::SPLITS;
+use super::{
+    scales::{self, Scales},
+    splits::SPLITS,
+};
 use crate::{
     device::VulkanDevice,
     launch::{Arguments, Once, groups, push},
@@ -13,8 +16,8 @@ use crate::{
 use kp_hal::{
     DType, Device, Launch, Queue, Result, Slice, Unsupported,
     op::{
-        Acc, Addend, Epilogue, Format, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs, Grouping, Matrix, Order,
-        Scheme, Sparsity,
+        Acc, Addend, Epilogue, Format, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs, Grouping, Matrix, Op,
+        Order, Scheme, Sparsity,
     },
 };
 use std::sync::Arc;
@@ -133,6 +136,8 @@ pub(super) struct Main {
     pub(super) subgroup: Option<u32>,
     /// Rows and columns of A·B that a group makes at a time.
     pub(super) tile: (u32, u32),
+    /// Whether scales along k are made ready in a step before.
+    pub(super) weighs: bool,
 }
 
 impl Main {
@@ -149,8 +154,19 @@ impl Main {
             assert!(constants.len() <= SCALES, "{} constants before those of scales", constants.len());
             constants.resize(SCALES, 0);
             constants.extend(scales);
+            if let Some(made) = scales::dtype(spec).filter(|_| self.weighs) {
+                constants[SCALES] = made as u32;
+            }
         }
         Build { shader: self.shader, constants, subgroup: self.subgroup }
+    }
+
+    /// The step that makes scales, its results in scratch from `at`, if there is one.
+    ///
+    /// # Errors
+    /// `Driver` if the driver refuses the kernel.
+    fn scales(&self, device: &VulkanDevice, spec: &GemmSpec, at: u64) -> Result<Option<Scales>> {
+        if self.weighs { Scales::new(device, spec, at) } else { Ok(None) }
     }
 
     /// Tiles of a product, at most.
@@ -190,7 +206,7 @@ impl ProductPush {
 /// `Driver` if the driver refuses the kernel.
 pub(super) fn product(device: &Arc<dyn Device>, spec: &GemmSpec, main: Main) -> Result<Box<dyn Launch<Gemm>>> {
     let (build, tiles) = (main.build(spec, None), main.tiles(spec, None));
-    Ok(Box::new(Once::new(device, main.name, &build, tiles, ProductPush::new(spec))?))
+    ready(device, spec, main, &build, tiles)
 }
 
 /// A product of groups of rows made ready, by a shader that includes `groups.glsl`.
@@ -204,7 +220,55 @@ pub(super) fn grouped(
     main: Main,
 ) -> Result<Box<dyn Launch<GroupedGemm>>> {
     let (build, tiles) = (main.build(spec, Some(grouping)), main.tiles(spec, Some(grouping)));
-    Ok(Box::new(Once::new(device, main.name, &build, tiles, ProductPush::new(spec))?))
+    ready(device, spec, main, &build, tiles)
+}
+
+/// One launch, behind that which makes scales where there is one.
+fn ready<O: Op>(
+    device: &Arc<dyn Device>,
+    spec: &GemmSpec,
+    main: Main,
+    build: &Build,
+    tiles: u64,
+) -> Result<Box<dyn Launch<O>>>
+where
+    ProductPush: Arguments<O>,
+{
+    let push = ProductPush::new(spec);
+    let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
+    match main.scales(vulkan, spec, 0)? {
+        None => Ok(Box::new(Once::new(device, main.name, build, tiles, push)?)),
+        Some(scales) => {
+            let function = (vulkan.function(build)?, groups(tiles, vulkan.max_groups()));
+            Ok(Box::new(Weighed { name: main.name, scales, function, push }))
+        }
+    }
+}
+
+/// The launches of a product whose scales are made ready before.
+#[derive(Debug)]
+struct Weighed {
+    name: &'static str,
+    scales: Scales,
+    function: (Function, u32),
+    push: ProductPush,
+}
+
+impl<O: Op> Launch<O> for Weighed
+where
+    ProductPush: Arguments<O>,
+{
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &O::Args<'_>) -> Result<()> {
+        if self.function.1 == 0 {
+            return Ok(());
+        }
+        let queue: &mut VulkanQueue = queue.downcast_mut().expect("same device, so same backend");
+        let mut push = Arguments::<O>::with(self.push, args);
+        // SAFETY: the plan has asked for the scratch that scales take; the rest is the caller's promise.
+        unsafe { self.scales.launch(queue, &mut push.given) }?;
+        // SAFETY: the function takes these arguments and came from the plan's device; the rest is the caller's promise.
+        unsafe { queue.launch(self.name, self.function.0, self.function.1, &push) }
+    }
 }
 
 /// The product whose results are what a part of k adds to `spec`'s sums.
@@ -218,7 +282,13 @@ pub(super) fn part(spec: &GemmSpec) -> GemmSpec {
     }
 }
 
-/// Bytes of scratch of a product in `splits` parts.
+/// Bytes of scratch of a product in `splits` parts, as `main` makes it.
+pub(super) fn scratch_bytes(spec: &GemmSpec, splits: u32, main: &Main) -> u64 {
+    let parts = if splits == 1 { 0 } else { parts_bytes(spec, splits).next_multiple_of(16) };
+    parts + if main.weighs { scales::bytes(spec) } else { 0 }
+}
+
+/// Bytes of the sums of `splits` parts.
 pub(super) fn parts_bytes(spec: &GemmSpec, splits: u32) -> u64 {
     4 * u64::from(spec.batch) * u64::from(splits) * u64::from(spec.m) * u64::from(spec.n)
 }
@@ -250,13 +320,16 @@ pub(super) fn split(
     let pairs = u64::from(spec.batch) * u64::from(spec.m) * u64::from(spec.n.div_ceil(2));
     let push = ProductPush { splits, ..ProductPush::new(spec) };
     let sum = (function, groups(pairs.div_ceil(THREADS), vulkan.max_groups()), push);
-    Ok(Box::new(Split { name: main.name, parts, sum }))
+    // As of `spec`, but that what else it has is added in the end.
+    let scales = main.scales(vulkan, &part, parts_bytes(spec, splits).next_multiple_of(16))?;
+    Ok(Box::new(Split { name: main.name, scales, parts, sum }))
 }
 
 /// The launches of a product in parts.
 #[derive(Debug)]
 struct Split {
     name: &'static str,
+    scales: Option<Scales>,
     parts: (Function, u32, ProductPush),
     sum: (Function, u32, ProductPush),
 }
@@ -268,7 +341,11 @@ impl Launch<Gemm> for Split {
         let (function, groups, push) = self.parts;
         let (a, b) = (args.a.addr(), args.b.addr());
         let given = given([&args.b_scale, &args.b_global, &args.b_zero]);
-        let push = ProductPush { a, b, d: scratch, given, alpha: 1.0, ..push };
+        let mut push = ProductPush { a, b, d: scratch, given, alpha: 1.0, ..push };
+        if let Some(scales) = &self.scales {
+            // SAFETY: as below.
+            unsafe { scales.launch(queue, &mut push.given) }?;
+        }
         // SAFETY: the function takes these arguments and came from the plan's device; the plan has asked for the scratch that the parts
         // take; the rest is the caller's promise.
         unsafe { queue.launch(self.name, function, groups, &push) }?;

@@ -14,6 +14,7 @@
 //! simt.rs     types of 32 bits and fewer in every form, on any device
 //! form.rs     what a problem's layouts, types and epilogue are to the shaders
 //! full.rs     the same with scales, groups and whole numbers
+//! scales.rs   the step before, where f16 has no room for scales as they are
 //! splits.rs   the second step, where k is in parts
 //! store.rs    the second step, where D is scaled
 //! ```
@@ -26,6 +27,7 @@ mod dot_few_rows;
 mod few_rows;
 mod form;
 pub(crate) mod full;
+mod scales;
 pub(crate) mod simt;
 mod splits;
 mod store;

@@ -39,7 +39,7 @@ pub(super) fn plan(
     name: &'static str,
     shader: &'static Shader,
 ) -> Result<Plan<GroupedGemm>> {
-    let code = TILES[usize::from(variant.0)].grouped(device, p, name, shader)?;
-    // SAFETY: the shader touches what the spec names, and has no scratch.
-    Ok(unsafe { Plan::new(name, variant, device.id(), p, 0, code) })
+    let (code, scratch) = TILES[usize::from(variant.0)].grouped(device, p, name, shader)?;
+    // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
+    Ok(unsafe { Plan::new(name, variant, device.id(), p, scratch, code) })
 }
