@@ -9,7 +9,7 @@
 //         +----------+                  A  128 rows x 128 bytes   warpgroup 0: rows 0 to 63, all columns
 //       m | w0       |                  B  256 rows x 128 bytes   warpgroup 1: rows 64 to 127
 //         | w1       |                KP_STAGES of them, then KP_BUFFERS slabs of D per warpgroup, then
-//         +----------+                the tile's scales of rows and columns, if each has one
+//         +----------+                the tile's bias, and scales of rows and columns, if each has one
 //
 // Blocks are persistent: each (or each cluster) takes the items of `Schedule`. Multiplying warpgroups do not wait for each other, so one
 // stores its tile while the other multiplies. All tensor maps have 3 dimensions (contiguous, rows, batch), zeros outside, and
@@ -127,10 +127,10 @@ struct Config {
     static constexpr int COLUMNS = WN / CLUSTER_K;
     using Out = Store<Config, WM, COLUMNS>;
     static constexpr int STAGING = BUFFERS * Out::SLAB;
-    static constexpr int SCALES = STAGES * STAGE + WARPGROUPS * STAGING;
+    static constexpr int FETCHED = STAGES * STAGE + WARPGROUPS * STAGING;
     // Sums of the other blocks for the columns of this one.
     static constexpr int EXCHANGE = WM * COLUMNS * 4;
-    static constexpr int EXCHANGED = SCALES + WARPGROUPS * Out::SCALES;
+    static constexpr int EXCHANGED = FETCHED + WARPGROUPS * Out::FETCHED;
     static constexpr int BARRIERS = EXCHANGED + (CLUSTER_K - 1) * WARPGROUPS * EXCHANGE;
     static constexpr int SHARED = BARRIERS + (2 * STAGES + 1) * 8;
 
@@ -496,7 +496,7 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
     u32 team = KP_PINGPONG ? 0 : group, team_m = team % Config::TEAM_M, team_n = team / Config::TEAM_M;
     u32 thread = threadIdx.x % 128, barrier = 1 + group, block = place.serving(ptx::lane());
     typename Config::Out out(p.epilogue, d, ring.base + Config::STAGES * Config::STAGE + group * Config::STAGING, barrier, thread,
-                             ring.base + Config::SCALES + group * Config::Out::SCALES);
+                             ring.base + Config::FETCHED + group * Config::Out::FETCHED);
     // Ping-pong: a warpgroup multiplies when the other one has, and so meets every stage in its turn; barriers know only two phases.
     if (KP_PINGPONG && group == 1) ptx::arrive_threads(TURN, 256);
     // The next item is found while the first products run; in ping-pong the other's do anyway, and registers are short.
@@ -513,13 +513,13 @@ KP_FN void consume(const Params &p, const TensorMap *d, Ring ring, const Place &
         u32 m = place.tile_m(item) * KP_BM + team_m * Config::WM;
         u32 n = tile_column(place.tile_n(item)) + team_n * Config::WN + place.rank % Config::CLUSTER_K * Config::COLUMNS;
         u32 corner = Config::GATE == Gate::PAIRS ? n / 2 : n;
-        out.fetch_scales(m, corner);
+        out.fetch(m, corner);
         if (KP_PINGPONG) ptx::sync_threads(TURN + group, 256);
         Sums sums;
         if constexpr (Config::PROMOTE) multiply_promoted(sums, ring, item, team_m, team_n, block, meanwhile);
         else multiply(sums, ring, item, team_m, team_n, block, meanwhile);
         if (KP_PINGPONG) ptx::arrive_threads(TURN + (group ^ 1), 256);
-        out.await_scales();
+        out.await_fetched();
         if constexpr (Config::CLUSTER_K > 1) {
             Sum mine[Config::MI][Config::COLUMNS / 2];
             exchange(sums, mine, ring, place, group, thread);

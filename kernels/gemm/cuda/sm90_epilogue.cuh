@@ -38,38 +38,45 @@ template <class T, int ROWS, int COLUMNS> struct Store {
     u32 barrier;  // of this warpgroup
     u32 thread;   // in the warpgroup
     u32 buffer;   // to be written next, always free
-    u32 scales;   // of a tile's rows, then of its columns, `SCALES` bytes of this warpgroup
+    u32 fetched;  // what `fetch` brings, `FETCHED` bytes of this warpgroup
     float alpha;  // with the scales of whole tensors
     float divided = 1;
 
-    static constexpr int SCALES = T::SCALE == Scale::ROW ? (ROWS + COLUMNS) * 4 : 0;
+    // Of a tile: scales of its rows, if each has one, then of its columns, then their bias.
+    static constexpr int ROW_SCALES = T::SCALE == Scale::ROW ? ROWS * 4 : 0, SCALES = T::SCALE == Scale::ROW ? (ROWS + COLUMNS) * 4 : 0;
+    static constexpr int FETCHED = SCALES + (T::BIAS == Type::NONE ? 0 : COLUMNS * bytes_of(T::BIAS));
 
-    KP_FN Store(const Epilogue &e, const TensorMap *map, u32 staging, u32 barrier, u32 thread, u32 scales)
-        : e(e), map(map), staging(staging), barrier(barrier), thread(thread), buffer(0), scales(scales), alpha(e.alpha) {
+    KP_FN Store(const Epilogue &e, const TensorMap *map, u32 staging, u32 barrier, u32 thread, u32 fetched)
+        : e(e), map(map), staging(staging), barrier(barrier), thread(thread), buffer(0), fetched(fetched), alpha(e.alpha) {
         if constexpr (T::SCALE == Scale::TENSOR) alpha *= *(const float *)e.a_scale * *(const float *)e.b_scale;
         if constexpr (T::D == Type::E4M3 || T::D == Type::E5M2) divided = e.d_scale ? 1 / *(const float *)e.d_scale : 1;
         // Loaded here, long before they are used.
         asm volatile("" : "+f"(alpha), "+f"(divided));
     }
 
-    // Begins to bring the scales of a tile's rows and columns, for which `rows` would have to wait.
-    KP_FN void fetch_scales(u32 row, u32 corner) const {
-        if constexpr (T::SCALE == Scale::ROW) {
+    // Begins to bring what belongs to a tile's rows and columns, for which `rows` would have to wait, and its registers with it.
+    KP_FN void fetch(u32 row, u32 corner) const {
+        if constexpr (FETCHED == 0) return;
+        const auto words = [&](u32 to, u64 array, u32 each) { // of the columns, `each` of them a word
 #pragma unroll
-            for (u32 i = thread; i < ROWS; i += 128) ptx::copy_word(scales + 4 * i, e.a_scale + 4 * (u64)(row + i), row + i < e.m);
-#pragma unroll
-            for (u32 i = thread; i < COLUMNS; i += 128) {
+            for (u32 i = thread * each; i < COLUMNS; i += 128 * each) {
                 u32 at = corner + i;
                 if (T::GATE == Gate::HALVES) at = corner + i % (COLUMNS / 2) + i / (COLUMNS / 2) * (e.n / 2);
                 if (T::GATE == Gate::PAIRS) at = 2 * corner + i;
-                ptx::copy_word(scales + 4 * (ROWS + i), e.b_scale + 4 * (u64)at, at < e.n);
+                ptx::copy_word(to + 4 / each * i, array + (u64)(4 / each) * at, at < e.n);
             }
-            ptx::copy_commit();
+        };
+        if constexpr (T::SCALE == Scale::ROW) {
+#pragma unroll
+            for (u32 i = thread; i < ROWS; i += 128) ptx::copy_word(fetched + 4 * i, e.a_scale + 4 * (u64)(row + i), row + i < e.m);
+            words(fetched + ROW_SCALES, e.b_scale, 1);
         }
+        if constexpr (T::BIAS != Type::NONE) words(fetched + SCALES, e.bias, 4 / bytes_of(T::BIAS));
+        ptx::copy_commit();
     }
-    // Waits for them; also before the next are fetched.
-    KP_FN void await_scales() const {
-        if constexpr (T::SCALE == Scale::ROW) ptx::copy_wait<0>(), ptx::sync_threads(barrier, 128);
+    // Waits for it; also before the next is fetched.
+    KP_FN void await_fetched() const {
+        if constexpr (FETCHED > 0) ptx::copy_wait<0>(), ptx::sync_threads(barrier, 128);
     }
 
     KP_FN static u32 place(u32 row, u32 column) {
@@ -92,9 +99,8 @@ template <class T, int ROWS, int COLUMNS> struct Store {
         else return corner + 8 * group + mine;
     }
 
-    // Rows of D are whole pieces of 16 bytes, so that two neighbouring columns are both there or neither is. FETCHED scales are those of
-    // `fetch_scales`.
-    template <bool FETCHED = false> KP_FN Columns columns(u32 corner, int chunk) const {
+    // Rows of D are whole pieces of 16 bytes, so that two neighbouring columns are both there or neither is.
+    KP_FN Columns columns(u32 corner, int chunk) const {
         Columns c;
 #pragma unroll
         for (int i = 0; i < CHUNK; i++)
@@ -104,12 +110,27 @@ template <class T, int ROWS, int COLUMNS> struct Store {
                 c.bias[i][part] = {0, 0}, c.scale[i][part] = {1, 1};
                 if (at < e.n) {
                     if constexpr (T::BIAS != Type::NONE) c.bias[i][part] = {load<T::BIAS>(e.bias, at), load<T::BIAS>(e.bias, at + 1)};
-                    if constexpr (T::SCALE == Scale::ROW && !FETCHED)
+                    if constexpr (T::SCALE == Scale::ROW)
                         c.scale[i][part] = {load<Type::F32>(e.b_scale, at), load<Type::F32>(e.b_scale, at + 1)};
                 }
-                if constexpr (T::SCALE == Scale::ROW && FETCHED) {
-                    int group = chunk * CHUNK + i, here = T::GATE == Gate::PAIRS ? 16 * group + 8 * part : 8 * group + part * (COLUMNS / 2);
-                    c.scale[i][part] = ptx::load_shared_pair(scales + 4 * (ROWS + here + 2 * (thread % 4)));
+            }
+        return c;
+    }
+    // The same of what `fetch` brought.
+    KP_FN Columns fetched_columns(int chunk) const {
+        Columns c;
+#pragma unroll
+        for (int i = 0; i < CHUNK; i++)
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                int group = chunk * CHUNK + i, first = T::GATE == Gate::PAIRS ? 16 * group + 8 * part : 8 * group + part * (COLUMNS / 2);
+                u32 at = first + 2 * (thread % 4);
+                c.bias[i][part] = {0, 0}, c.scale[i][part] = {1, 1};
+                if constexpr (T::SCALE == Scale::ROW) c.scale[i][part] = ptx::load_shared_pair(fetched + ROW_SCALES + 4 * at);
+                if constexpr (T::BIAS == Type::F32) c.bias[i][part] = ptx::load_shared_pair(fetched + SCALES + 4 * at);
+                else if constexpr (T::BIAS != Type::NONE) {
+                    u32 pair = __float_as_uint(ptx::load_shared_number(fetched + SCALES + 2 * at));
+                    c.bias[i][part] = {widened<T::BIAS>((u16)pair), widened<T::BIAS>((u16)(pair >> 16))};
                 }
             }
         return c;
@@ -186,8 +207,8 @@ template <class T, int ROWS, int COLUMNS> struct Store {
         float scale[2] = {alpha, alpha};
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            if constexpr (T::SCALE == Scale::ROW) scale[h] *= ptx::load_shared_number(scales + 4 * (64 * part + 16 * warp + lane / 4 + 8 * h));
-        Columns next = columns<true>(corner, 0);
+            if constexpr (T::SCALE == Scale::ROW) scale[h] *= ptx::load_shared_number(fetched + 4 * (64 * part + 16 * warp + lane / 4 + 8 * h));
+        Columns next = fetched_columns(0);
 #pragma unroll
         for (int slab = 0; slab < SLABS; slab++) {
             u32 base = staging + buffer * SLAB;
@@ -198,7 +219,7 @@ template <class T, int ROWS, int COLUMNS> struct Store {
                 if (i % CHUNK == 0) {
                     int chunk = (slab * GROUPS + i) / CHUNK;
                     now = next;
-                    if (chunk + 1 < CHUNKS) next = columns<true>(corner, chunk + 1);
+                    if (chunk + 1 < CHUNKS) next = fetched_columns(chunk + 1);
                 }
                 float2 y[2][2];
 #pragma unroll

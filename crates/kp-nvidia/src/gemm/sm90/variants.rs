@@ -79,7 +79,7 @@ const fn any(tile: Tile, stream: Stream) -> Choice {
 pub(super) const VARIANTS: [Choice; 44] = [
     any(in_turn(128, 128, 6, 2, (2, 1)), Stream::No),
     some(in_turn(128, 192, 4, 2, (1, 1)), Stream::No),
-    some(in_turn(128, 192, 4, 2, (2, 1)), Stream::No),
+    any(in_turn(128, 192, 4, 2, (2, 1)), Stream::No),
     some(in_turn(128, 160, 5, 2, (2, 1)), Stream::No),
     some(in_turn(128, 176, 4, 4, (1, 1)), Stream::No),
     some(in_turn(128, 128, 6, 2, (1, 1)), Stream::No),
@@ -116,7 +116,7 @@ pub(super) const VARIANTS: [Choice; 44] = [
     some(alone(192, 6, 3, (2, 1)), Stream::No),
     some(parted(alone(64, 11, 2, (1, 1)), 2), Stream::No),
     some(alone(64, 12, 2, (2, 1)), Stream::Split(2)),
-    some(in_turn(128, 176, 5, 4, (1, 1)), Stream::No),
+    any(in_turn(128, 176, 5, 4, (1, 1)), Stream::No),
     some(alone(32, 16, 2, (1, 1)), Stream::No),
     any(alone(64, 12, 2, (1, 1)), Stream::No),
     some(shared(256, 128, 4, 2, (1, 1)), Stream::No),
@@ -191,9 +191,11 @@ impl Tile {
         let (rows, columns) = (self.m / self.team().0, self.n / self.team().1 / self.cluster_k);
         let exchange = (self.cluster_k - 1) * self.warpgroups * rows * columns * 4;
         let staging = self.warpgroups * self.buffers * 64 * slab_width;
-        // Those of a tile's rows and columns.
-        let scales = if spec.a.format.scheme == Scheme::Row { self.warpgroups * (rows + columns) * 4 } else { 0 };
-        self.stages * stage + staging + scales + exchange + (2 * self.stages + 1) * 8
+        // Of a tile's rows and columns.
+        let scales = if spec.a.format.scheme == Scheme::Row { (rows + columns) * 4 } else { 0 };
+        let bias = spec.epilogue.bias.map_or(0, |t| columns * t.bits() / 8);
+        let fetched = self.warpgroups * (scales + bias);
+        self.stages * stage + staging + fetched + exchange + (2 * self.stages + 1) * 8
     }
 }
 
