@@ -12,7 +12,8 @@
 //
 // Entry    gemm(const __grid_constant__ TensorMap a, b, const __grid_constant__ swap::Problem)
 // Grid     x: SPLIT · ceil(n / ROWS), y: ceil(m / TOKENS), z: batch; cluster (SPLIT, 1, 1); block 128·GROUPS + 32
-// Shared   dynamic: 1024 + max(STAGES · STAGE, GROUPS · GROUP_SUMS). No scratch. May be launched with programmatic serialization
+// Shared   dynamic: 1024 + max(STAGES · STAGE + GROUPS · GROUP_INBOX, GROUPS · GROUP_SUMS). No scratch
+//          May be launched with programmatic serialization
 #include "gemm/cuda/sm90_swap.cuh"
 
 using swap::SPLIT;

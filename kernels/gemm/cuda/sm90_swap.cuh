@@ -14,8 +14,7 @@
 // Macros   KP_TYPES     BF16, F16, E4M3, E5M2, E4M3_E5M2 (of B, then of A), E5M2_E4M3
 //          KP_TOKENS    8 … 128, a multiple of 8          KP_SLABS   1 or 2; KP_GROUPS   1 … 4 (ROWS at most 256)
 //          KP_SPLIT     1 … 8: blocks of a cluster, which part k of a tile
-//          KP_STEPS     1, 2 or 4                         KP_STAGES             as shared memory allows; in a cluster, what
-//                       the blocks send each other takes the place of some
+//          KP_STEPS     1, 2 or 4                         KP_STAGES             at least 2, as shared memory allows
 //          KP_PROMOTE   1: sums of 8-bit floats go to f32 registers after every 128 of k, and are as good as f32's;
 //                       0: they stay in the matrix unit
 //          KP_SCALE     NONE, TENSOR, ROW; BLOCKS: one for each row of A and one for KP_B_BLOCK (1 or 128) rows of B, for every 128 of
@@ -62,8 +61,8 @@ constexpr u32 THREADS = 128 * GROUPS + (BLOCKS ? 64 : 32);
 constexpr u32 EIGHTS = TOKENS / 8, MINE = (EIGHTS + SPLIT - 1) / SPLIT;
 // Bytes of an eight's sums of a group, in fragment order, and of all that a group is sent.
 constexpr u32 EIGHT = SLABS * 128 * 16, GROUP_INBOX = (SPLIT - 1) * MINE * EIGHT;
-constexpr u32 STAGES = (KP_STAGES * STAGE - GROUPS * GROUP_INBOX) / STAGE;
-static_assert(STAGES >= 2, "shared memory of a block");
+constexpr u32 STAGES = KP_STAGES;
+static_assert(STAGES >= 2, "one is multiplied while another is copied");
 
 // What a launch has, whatever its blocks' order.
 struct Problem {
