@@ -67,6 +67,9 @@ pub struct Caps {
     pub clock_hz: f64,
     /// Peak of main memory, in bytes per second, reads plus writes.
     pub bytes_per_s: f64,
+    /// Places from which one core reads main memory fastest when it reads them in turn; 1 where one place after the other is
+    /// as fast.
+    pub read_places: u32,
     /// Peak arithmetic rates.
     pub rates: Rates,
     /// How a constant B of each type is best arranged ahead of its products with an A of the same type: the panels that
@@ -104,6 +107,7 @@ impl Caps {
             memory_bytes: 0,
             clock_hz: 0.0,
             bytes_per_s: 1e11,
+            read_places: 1,
             rates: Rates::uniform(1e12),
             panels: Vec::new(),
             max_buffer_bytes: i64::MAX as u64,

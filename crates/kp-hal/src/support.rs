@@ -18,6 +18,15 @@ impl Variants {
     /// Variant 0 alone, for kernels that have no choice to make.
     pub const ONE: Self = Self(1);
 
+    /// All of `0..n`.
+    ///
+    /// # Panics
+    /// If `n` is 0 or exceeds 63.
+    pub const fn first(n: u8) -> Self {
+        assert!(0 < n && n < 64, "from 1 to 63 variants");
+        Self((1 << n) - 1)
+    }
+
     /// Those of `0..n` for which `keep` holds, or `otherwise` if none do.
     ///
     /// # Errors

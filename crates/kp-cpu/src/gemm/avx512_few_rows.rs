@@ -13,7 +13,7 @@
 
 use super::{
     few::{
-        columns::{self, BROAD, Codes, Dots, Few, HEIGHTS, MOST, Task},
+        columns::{self, BROAD, Codes, Dots, Few, HEIGHTS, MOST, Reading, Task},
         dots::{self, Bf16, Bytes, Columns, F16, F32, I8, Kind, LIST, List, Nibbles, STEP, Shifts, Table, U8, dots},
         lists::{self, Lists},
         unpack::{multiply, unpack},
@@ -63,22 +63,24 @@ impl Kernel<Gemm> for Avx512FewRows {
         if varies(p) && !lists::can_list(&p.b, p.k) {
             return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
         }
-        Ok(Variants::ONE)
+        // Four bits take so much arithmetic that several columns at once share numbers of A.
+        Ok(if kind(p.b.dtype()) == Some(Kind::Nibbles) { Variants::ONE } else { Reading::VARIANTS })
     }
 
-    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
         let (_, memory) = Nanos::floors(caps, p);
         // For each sixteen elements: two instructions to make them numbers, one for each row; two at a time.
         let vectors = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 16.0;
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         let compute = vectors * (2.5 + rows) / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-        Nanos::from_secs(memory.as_secs().max(compute) / 0.9 + 2e-6 * f64::from(p.batch.max(1)))
+        let share = Reading::of(variant).share(caps);
+        Nanos::from_secs(memory.as_secs().max(compute) / share + 2e-6 * f64::from(p.batch.max(1)))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let code = Few::new(p, 16, Numbers::<$end>::new(p));
+                let code = Few::new(p, 16, Numbers::<$end>::new(p, Reading::of(variant)));
                 // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
                 Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
             }};
@@ -107,8 +109,12 @@ pub(super) fn varies(spec: &GemmSpec) -> bool {
 }
 
 /// How many columns meet one row at once: as many as memory likes, unless registers are short.
-const fn one_row(kind: Kind) -> usize {
-    if matches!(kind, Kind::Nibbles) { 4 } else { BROAD }
+const fn one_row(kind: Kind, reading: Reading) -> usize {
+    match (reading, kind) {
+        (_, Kind::Nibbles) => 4,
+        (Reading::Beside, _) => BROAD,
+        (Reading::InTurn, _) => 1,
+    }
 }
 
 /// How many meet each of the larger [`HEIGHTS`]: sums fill the registers.
@@ -125,7 +131,7 @@ const FAR: usize = 256 << 10;
 /// One row by some columns; the codes of a column; some rows by numbers.
 type OneRow = unsafe fn(&Table, usize, &[f32], &Columns<'_>, &mut [f32]);
 type Unpack = unsafe fn(&Table, usize, &Columns<'_>, usize, &mut [f32]);
-type Multiply = unsafe fn(&[f32], &[f32], usize, &mut [f32]);
+type Multiply = unsafe fn(&[f32], &[f32], usize, usize, &mut [f32]);
 
 /// For each of the larger [`HEIGHTS`].
 const MULTIPLY: [Multiply; 3] =
@@ -134,6 +140,7 @@ const MULTIPLY: [Multiply; 3] =
 /// Sums of numbers.
 struct Numbers<E> {
     spec: GemmSpec,
+    reading: Reading,
     kind: Kind,
     table: Box<Table>,
     one_row: OneRow,
@@ -146,12 +153,20 @@ struct Numbers<E> {
 }
 
 impl<E> Numbers<E> {
-    fn new(spec: &GemmSpec) -> Self {
+    fn new(spec: &GemmSpec, reading: Reading) -> Self {
         let dtype = spec.b.dtype();
         let kind = kind(dtype).expect("a supported type");
+        macro_rules! one_row {
+            ($kind:ident) => {
+                match reading {
+                    Reading::Beside => dots::<$kind, { one_row(Kind::$kind, Reading::Beside) }> as OneRow,
+                    Reading::InTurn => dots::<$kind, { one_row(Kind::$kind, Reading::InTurn) }>,
+                }
+            };
+        }
         macro_rules! loops {
             ($kind:ident) => {
-                (dots::<$kind, { one_row(Kind::$kind) }> as OneRow, Some(unpack::<$kind> as Unpack))
+                (one_row!($kind), Some(unpack::<$kind> as Unpack))
             };
         }
         let (one_row, unpack) = match kind {
@@ -161,14 +176,14 @@ impl<E> Numbers<E> {
             Kind::I8 => loops!(I8),
             Kind::U8 => loops!(U8),
             Kind::Bytes => loops!(Bytes),
-            Kind::Nibbles => (dots::<Nibbles, { one_row(Kind::Nibbles) }> as OneRow, None),
+            Kind::Nibbles => (one_row!(Nibbles), None),
         };
         let table = Box::new(table(kind, spec.b.format));
         let varies = varies(spec);
         let is_broad = |share: usize| (spec.b.format.block().1 as usize).is_multiple_of(share);
         let broad = kind == Kind::Nibbles && (!varies || is_broad(dots::BROAD_SHARE));
         let share = if broad { dots::BROAD_SHARE } else { dots::SHARE };
-        Self { spec: *spec, kind, table, one_row, unpack, varies, share, kind_of_end: PhantomData }
+        Self { spec: *spec, reading, kind, table, one_row, unpack, varies, share, kind_of_end: PhantomData }
     }
 
     fn steps(&self) -> usize {
@@ -177,14 +192,20 @@ impl<E> Numbers<E> {
 
     /// Columns that meet rows of height `height` at once.
     fn breadth(&self, height: usize) -> usize {
-        if height == 0 { one_row(self.kind) } else { BREADTHS[height - 1] }
+        if height == 0 { one_row(self.kind, self.reading) } else { BREADTHS[height - 1] }
+    }
+
+    /// Whether columns are numbers that several rows meet, and which take so long to read that A may come from L2: up to
+    /// eight rows where memory is slow enough to be read in several places.
+    fn is_far(&self, height: usize) -> bool {
+        self.kind == Kind::F32 && height > 0 && (self.reading == Reading::Beside || HEIGHTS[height] < MOST)
     }
 
     /// Steps of A, and of a column's numbers if there are several rows, that are near at a time: fours, whose lists are whole
     /// vectors.
     fn near(&self, height: usize) -> usize {
-        let numbers = if height == 0 { 0 } else { BREADTHS[height - 1] };
-        let bytes = if self.kind == Kind::F32 && height > 0 { FAR } else { NEAR };
+        let numbers = if height == 0 { 0 } else { self.breadth(height) };
+        let bytes = if self.is_far(height) { FAR } else { NEAR };
         let most = bytes / ((HEIGHTS[height] + numbers) * STEP * size_of::<f32>());
         most / 4 * 4
     }
@@ -284,7 +305,7 @@ impl<E: Tail> Dots for Numbers<E> {
             let shares = steps.len() * STEP / self.share;
             let codes = Codes::of(b, item.b, inner.clone());
             let lie = self.kind == Kind::F32 && inner.len() == steps.len() * STEP;
-            let ahead = columns::ahead(breadth, codes.step(), inner.len() == k);
+            let ahead = columns::ahead(self.reading, breadth, codes.step(), inner.len() == k);
             for o in columns.clone().step_by(breadth) {
                 // Past the last column, that one again.
                 let place = |c: usize| (o + c).min(columns.end - 1);
@@ -318,14 +339,15 @@ impl<E: Tail> Dots for Numbers<E> {
                         (self.one_row)(&self.table, self.share, a, &some, &mut of_rows);
                     } else if lie && o + breadth <= columns.end {
                         let numbers = columns::numbers(codes.from(o));
-                        MULTIPLY[height - 1](a, numbers, codes.step() / size_of::<f32>(), &mut of_rows);
+                        let ahead = if self.is_far(height) { 0 } else { ahead };
+                        MULTIPLY[height - 1](a, numbers, codes.step() / size_of::<f32>(), ahead, &mut of_rows);
                     } else {
                         let len = steps.len() * STEP;
                         let unpack = self.unpack.expect("several rows of more than four bits");
                         for (c, numbers) in numbers.chunks_exact_mut(len).enumerate().take(breadth) {
                             unpack(&self.table, self.share, &some, c, numbers);
                         }
-                        MULTIPLY[height - 1](a, numbers, len, &mut of_rows);
+                        MULTIPLY[height - 1](a, numbers, len, 0, &mut of_rows);
                     }
                 }
                 for c in (0..breadth).filter(|&c| is_beyond[c]) {

@@ -9,6 +9,8 @@ mod amx_int8;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_bf16;
 #[cfg(target_arch = "x86_64")]
+mod avx512_few_pairs;
+#[cfg(target_arch = "x86_64")]
 mod avx512_few_panels;
 #[cfg(target_arch = "x86_64")]
 mod avx512_few_rows;
@@ -44,6 +46,7 @@ use packed::Packed;
 pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_small::Avx512Small,
     &vnni_few_rows::VnniFewRows,
+    &avx512_few_pairs::Avx512FewPairs,
     &avx512_few_rows::Avx512FewRows,
     &avx512_four_bits::Avx512FourBits,
     &avx512_few_panels::Avx512FewPanels,

@@ -14,7 +14,7 @@
 use super::{
     few::{
         byte_dots::{self, Column, Eight, Four, Lift, Rows, scaled, whole},
-        columns::{self, BROAD, Dots, Few, HEIGHTS, MOST, Task},
+        columns::{self, BROAD, Dots, Few, HEIGHTS, MOST, Reading, Task},
         dots::{SHARE, STEP, SUMS},
         lists::{self, Lists},
     },
@@ -27,7 +27,7 @@ use crate::{
     numbers, threads,
 };
 use kp_hal::{
-    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
     op::{Acc, Format, Gemm, GemmProblem, GemmSpec, Matrix, Order, Repro, Scheme, Sparsity},
     source_hash,
 };
@@ -63,23 +63,24 @@ impl Kernel<Gemm> for VnniFewRows {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
         }
         supports(caps, p)?;
-        Ok(Variants::ONE)
+        Ok(Reading::VARIANTS)
     }
 
-    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
         let (_, memory) = Nanos::floors(caps, p);
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         // For a line of 64 bytes: an instruction or two for each row, some more where scales change.
         let lines = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 512.0;
         let instructions = if varies(&p.a, p.k) || varies(&p.b, p.k) { 8.0 + 5.0 * rows } else { 2.0 + 2.0 * rows };
         let compute = lines * instructions / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-        Nanos::from_secs(memory.as_secs().max(compute) / 0.9 + 2e-6 * f64::from(p.batch.max(1)))
+        let share = Reading::of(variant).share(caps);
+        Nanos::from_secs(memory.as_secs().max(compute) / share + 2e-6 * f64::from(p.batch.max(1)))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let code = Few::new(p, 16, Codes::<$end>::new(p));
+                let code = Few::new(p, 16, Codes::<$end>::new(p, Reading::of(variant)));
                 // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
                 Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
             }};
@@ -159,11 +160,14 @@ pub(crate) fn unit(format: Format) -> f32 {
 type Whole = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], &mut [i32]);
 type Scaled = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], &mut [f32]);
 
-/// How many columns meet rows of each of [`HEIGHTS`] at once; with more rows fewer, since registers hold their sums.
+/// How many columns meet rows of each of [`HEIGHTS`] at once; with more rows fewer, since registers hold their sums, and in turn
+/// as few as keep the units busy.
 const BREADTHS: [usize; 4] = [BROAD, 4, 4, 2];
+const BREADTHS_IN_TURN: [usize; 4] = [1, 2, 2, 2];
 
-/// What of A is in L1 at a time, in bytes.
+/// What of A is in L1 at a time, in bytes; the less, the more of the columns read next has room there.
 const NEAR: usize = 32 << 10;
+const NEAR_IN_TURN: usize = 16 << 10;
 
 /// One for each of [`HEIGHTS`].
 enum Loops {
@@ -174,6 +178,8 @@ enum Loops {
 /// Sums of codes.
 struct Codes<E> {
     spec: GemmSpec,
+    reading: Reading,
+    breadths: [usize; 4],
     lift: Lift,
     offset: i32,
     loops: Loops,
@@ -183,30 +189,47 @@ struct Codes<E> {
 }
 
 impl<E> Codes<E> {
-    fn new(spec: &GemmSpec) -> Self {
+    fn new(spec: &GemmSpec, reading: Reading) -> Self {
         let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
         let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
+        // Questions within the loop would cost more than half of its time where there are many rows; where rows are scaled
+        // too, or zero points are subtracted, that is most of the work in any case.
+        let is_simple = !a_varies && !spec.b.format.has_zero();
+        let reading = if is_simple { reading } else { Reading::Beside };
         macro_rules! loops {
-            ($width:ty) => {
-                if a_varies || b_varies {
+            ($width:ty, $breadths:ident) => {{
+                const B: [usize; 4] = $breadths;
+                if !a_varies && !b_varies {
+                    Loops::Whole([
+                        whole::<$width, 1, { B[0] }> as Whole,
+                        whole::<$width, 2, { B[1] }>,
+                        whole::<$width, 4, { B[2] }>,
+                        whole::<$width, 8, { B[3] }>,
+                    ])
+                } else if is_simple {
                     Loops::Scaled([
-                        scaled::<$width, 1, 8> as Scaled,
-                        scaled::<$width, 2, 4> as Scaled,
-                        scaled::<$width, 4, 4> as Scaled,
-                        scaled::<$width, 8, 2> as Scaled,
+                        scaled::<$width, 1, { B[0] }, true> as Scaled,
+                        scaled::<$width, 2, { B[1] }, true>,
+                        scaled::<$width, 4, { B[2] }, true>,
+                        scaled::<$width, 8, { B[3] }, true>,
                     ])
                 } else {
-                    Loops::Whole([
-                        whole::<$width, 1, 8> as Whole,
-                        whole::<$width, 2, 4> as Whole,
-                        whole::<$width, 4, 4> as Whole,
-                        whole::<$width, 8, 2> as Whole,
+                    Loops::Scaled([
+                        scaled::<$width, 1, { BREADTHS[0] }, false> as Scaled,
+                        scaled::<$width, 2, { BREADTHS[1] }, false>,
+                        scaled::<$width, 4, { BREADTHS[2] }, false>,
+                        scaled::<$width, 8, { BREADTHS[3] }, false>,
                     ])
                 }
-            };
+            }};
         }
-        let loops = if spec.b.dtype().bits() == 4 { loops!(Four) } else { loops!(Eight) };
-        Self { spec: *spec, lift, offset, loops, a_varies, b_varies, kind_of_end: PhantomData }
+        let (loops, breadths) = match (reading, spec.b.dtype().bits()) {
+            (Reading::Beside, 4) => (loops!(Four, BREADTHS), BREADTHS),
+            (Reading::Beside, _) => (loops!(Eight, BREADTHS), BREADTHS),
+            (Reading::InTurn, 4) => (loops!(Four, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
+            (Reading::InTurn, _) => (loops!(Eight, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
+        };
+        Self { spec: *spec, reading, breadths, lift, offset, loops, a_varies, b_varies, kind_of_end: PhantomData }
     }
 
     fn steps(&self) -> usize {
@@ -319,7 +342,8 @@ impl<E: Tail> Dots for Codes<E> {
         for sums in sums.chunks_mut(ld).take(item.rows) {
             sums[..columns.len()].fill(E::ZERO);
         }
-        let most = (NEAR * self.steps() / (codes.len() + 4 * (lanes.len() + row_scales.len())).max(1)).max(1);
+        let near = if self.reading == Reading::Beside { NEAR } else { NEAR_IN_TURN };
+        let most = (near * self.steps() / (codes.len() + 4 * (lanes.len() + row_scales.len())).max(1)).max(1);
         for first in (0..self.steps()).step_by(most) {
             let steps = first..(first + most).min(self.steps());
             let inner = steps.start * STEP..(steps.end * STEP).min(k);
@@ -332,8 +356,8 @@ impl<E: Tail> Dots for Codes<E> {
             let shares = steps.len() * STEP / SHARE;
             let from = Lists::new(b, item.b, inner.start, SHARE);
             let of_columns = columns::Codes::of(b, item.b, inner.clone());
-            let ahead = columns::ahead(BREADTHS[height], of_columns.step(), inner.len() == k);
-            let breadth = BREADTHS[height];
+            let breadth = self.breadths[height];
+            let ahead = columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k);
             for o in columns.clone().step_by(breadth) {
                 let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
                 let lists = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));

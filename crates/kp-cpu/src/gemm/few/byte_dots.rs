@@ -10,11 +10,11 @@
 
 use super::dots::{Ends, SHARE, STEP, SUMS, add_lanes, ask, ends};
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_and_si512, _mm512_broadcast_i32x4,
-    _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
-    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_permutexvar_ps,
-    _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_shuffle_epi8, _mm512_srli_epi16, _mm512_xor_si512,
+    __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_add_epi32, _mm512_and_si512,
+    _mm512_broadcast_i32x4, _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
+    _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setr_epi32, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_srli_epi16, _mm512_xor_si512,
 };
 
 /// Width of the column's codes.
@@ -91,7 +91,9 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
 ) {
     let (columns, count) = alike::<T, C>(columns);
     let a = &a.codes[..count * R * STEP];
-    let mut totals = [[_mm512_setzero_si512(); C]; R];
+    // A single sum would wait for its own last product.
+    let chains = const { if R * C == 1 { 2 } else { 1 } };
+    let mut totals = [[[_mm512_setzero_si512(); C]; R]; 2];
     let lift = Lifting::new(lift);
     let mut last = None;
     for s in 0..count {
@@ -109,29 +111,31 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
                     for r in 0..R {
                         let row = _mm512_loadu_si512(a.add(r * STEP + i * 64).cast());
                         for c in 0..C {
-                            totals[r][c] = _mm512_dpbusd_epi32(totals[r][c], parts[c][h], row);
+                            let total = &mut totals[i % chains][r][c];
+                            *total = _mm512_dpbusd_epi32(*total, parts[c][h], row);
                         }
                     }
                 }
             }
         }
     }
-    for (r, totals) in totals.iter().enumerate() {
-        for (c, &total) in totals.iter().enumerate() {
+    for r in 0..R {
+        for c in 0..C {
             let sum = &mut sums[c * R + r];
+            let total = _mm512_add_epi32(totals[0][r][c], totals[1][r][c]);
             *sum = sum.wrapping_add(_mm512_reduce_add_epi32(total));
         }
     }
 }
 
 /// Adds to `sums` the products alike, with scales that change along k: those of columns, and of rows if there are some; and
-/// with zero points if columns have them.
+/// with zero points if columns have them. Neither rows nor zero points are asked for if all is `SIMPLE`.
 ///
 /// # Panics
 /// If rows, scales or zero points do not cover the columns' steps.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn scaled<T: Width, const R: usize, const C: usize>(
+pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const SIMPLE: bool>(
     lift: &Lift,
     a: Rows<'_>,
     columns: &[Column<'_>],
@@ -141,23 +145,30 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize>(
     let lanes = count * R * T::LINES * 16;
     let (rows, given) = (&a.codes[..count * R * STEP], &a.lanes[..lanes]);
     // Asked at run time, to have fewer loops.
-    let (vary, shifted) = (!a.scales.is_empty(), !columns[0].zeros.is_empty());
+    let (vary, shifted) = (!SIMPLE && !a.scales.is_empty(), !SIMPLE && !columns[0].zeros.is_empty());
     let row_scales = if vary { &a.scales[..lanes] } else { &[] };
+    let entries = count * STEP / SHARE;
+    for column in columns {
+        assert!(column.scales.len() >= entries, "{entries} shares by {} scales", column.scales.len());
+        assert!(!shifted || column.zeros.len() >= entries, "{entries} shares by {} zero points", column.zeros.len());
+    }
     let mut totals = [[_mm512_setzero_ps(); C]; R];
     let lift = Lifting::new(lift);
     let mut last = None;
     for s in 0..count {
-        let share = s * STEP / SHARE..(s + 1) * STEP / SHARE;
+        let share = s * STEP / SHARE;
         let starts = starts::<T, C>(columns, s, &mut last);
         for line in 0..T::LINES {
             let mut parts = [[_mm512_setzero_si512(); 2]; C];
             let (mut scales, mut zeros) = ([_mm512_setzero_ps(); C], [_mm512_setzero_ps(); C]);
             for c in 0..C {
-                // SAFETY: a whole step of codes is there.
-                parts[c] = unsafe { lift.line::<T>(starts[c].add(64 * line)) };
-                scales[c] = shared::<T>(&columns[c].scales[share.clone()], line);
-                if shifted {
-                    zeros[c] = shared::<T>(&columns[c].zeros[share.clone()], line);
+                // SAFETY: a whole step of codes is there, and of lists, as asserted.
+                unsafe {
+                    parts[c] = lift.line::<T>(starts[c].add(64 * line));
+                    scales[c] = shared::<T>(columns[c].scales.as_ptr().add(share), line);
+                    if shifted {
+                        zeros[c] = shared::<T>(columns[c].zeros.as_ptr().add(share), line);
+                    }
                 }
             }
             for r in 0..R {
@@ -277,20 +288,19 @@ impl Lifting {
 
 /// What the lanes of line `line` share of the eight numbers of a step.
 ///
-/// # Panics
-/// If there are fewer than eight.
+/// # Safety
+/// Eight numbers can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn shared<T: Width>(numbers: &[f32], line: usize) -> __m512 {
-    let numbers = &numbers[..8];
-    // SAFETY: eight numbers.
+unsafe fn shared<T: Width>(numbers: *const f32, line: usize) -> __m512 {
+    // SAFETY: the caller's promise.
     unsafe {
         if T::BITS == 4 {
             let pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-            _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(_mm256_loadu_ps(numbers.as_ptr())))
+            _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(_mm256_loadu_ps(numbers)))
         } else {
             let fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-            _mm512_permutexvar_ps(fours, _mm512_castps128_ps512(_mm_loadu_ps(numbers.as_ptr().add(4 * line))))
+            _mm512_permutexvar_ps(fours, _mm512_castps128_ps512(_mm_loadu_ps(numbers.add(4 * line))))
         }
     }
 }

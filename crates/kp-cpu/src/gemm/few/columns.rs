@@ -14,7 +14,7 @@ use crate::{
     threads,
 };
 use kp_hal::{
-    Caps, DType, Launch, Queue, Result, Unsupported,
+    Caps, DType, Launch, Queue, Result, Unsupported, Variant, Variants,
     op::{Acc, GemmArgs, GemmProblem, GemmSpec, Order, Repro},
 };
 use std::{
@@ -54,9 +54,32 @@ pub(crate) fn suits(caps: &Caps, p: &GemmProblem, most: usize, order: Order) -> 
 /// Row counts that loops are compiled for.
 pub(crate) const HEIGHTS: [usize; 4] = [1, 2, 4, 8];
 
-/// Most columns that loops take at once: where rows are few, as many, because memory is fastest when it is read in several
-/// places (on an Ice Lake server 10.0 GB/s of one, 12.7 of four, 13.7 of eight).
+/// Most columns that loops take at once: where rows are few, as many, if memory is fastest when it is read in several
+/// places.
 pub(crate) const BROAD: usize = 8;
+
+/// In which order memory is read: the variants of kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reading {
+    /// Several columns at once.
+    Beside,
+    /// One column after the other, or two where rows are many.
+    InTurn,
+}
+
+impl Reading {
+    /// Of a variant, of [`Self::VARIANTS`].
+    pub(crate) fn of(variant: Variant) -> Self {
+        if variant == Variant(0) { Self::Beside } else { Self::InTurn }
+    }
+
+    pub(crate) const VARIANTS: Variants = Variants::first(2);
+
+    /// Which share of memory's rate loops reach that read so.
+    pub(crate) fn share(self, caps: &Caps) -> f64 {
+        if (self == Self::Beside) == (caps.read_places > 1) { 0.9 } else { 0.85 }
+    }
+}
 
 /// The place in [`HEIGHTS`] of the least that has room for `rows`.
 pub(crate) fn height(rows: usize) -> usize {
@@ -65,6 +88,9 @@ pub(crate) fn height(rows: usize) -> usize {
 
 /// How far ahead of its use memory is asked for, in bytes: farther, lines are lost again before they are read.
 const AHEAD: usize = 512;
+
+/// The same of one column after the other, if they are not longer.
+const AHEAD_IN_TURN: usize = 8 << 10;
 
 /// A way to compute the sums.
 pub(crate) trait Dots: Send + Sync + 'static {
@@ -310,9 +336,21 @@ impl<'a> Codes<'a> {
 
 /// How far ahead memory is asked for in each of `breadth` columns that lie `ld` bytes apart: more of the columns, or the same
 /// part of the next ones, if they are short or not read as a `whole`. (The processor fetches ahead by itself, but finds
-/// columns of two kilobytes too late: 4-bit weights took 1.6 times as long.)
-pub(crate) fn ahead(breadth: usize, ld: usize, whole: bool) -> usize {
-    if whole && breadth * ld > SHORT { AHEAD } else { breadth * ld }
+/// columns of two kilobytes too late: 4-bit weights took 1.6 times as long.) What is read in turn is asked for while others are
+/// read, too; long columns alone are left to the processor.
+pub(crate) fn ahead(reading: Reading, breadth: usize, ld: usize, whole: bool) -> usize {
+    match reading {
+        Reading::InTurn if whole && breadth == 1 => {
+            if ld <= AHEAD_IN_TURN {
+                AHEAD_IN_TURN
+            } else {
+                0
+            }
+        }
+        Reading::InTurn => 2 * breadth * ld,
+        Reading::Beside if whole && breadth * ld > SHORT => AHEAD,
+        _ => breadth * ld,
+    }
 }
 
 /// Columns that are read at once are short if they have so many bytes: then the next ones find room in L1 beside them.

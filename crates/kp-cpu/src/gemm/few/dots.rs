@@ -177,19 +177,25 @@ pub(crate) fn dots<T: Code, const C: usize>(
     columns: &Columns<'_>,
     sums: &mut [f32],
 ) {
-    // Four bits have so little else to do that questions show: of two ways in one loop the compiler shifts all codes before
-    // it asks which to take, and has no registers for them.
-    if const { matches!(T::KIND, Kind::Nibbles) } && !columns.shifts.is_empty() {
+    // There is so little else to do that questions show: bytes are read at three quarters of the rate with them, and where
+    // four bits have two ways in one loop, the compiler shifts all codes before it asks which to take, and has no registers
+    // for them.
+    let has_lists = match T::KIND {
+        Kind::F32 | Kind::Bf16 | Kind::F16 => false,
+        Kind::I8 | Kind::U8 | Kind::Bytes => !columns.scales.is_empty() || !columns.zeros.is_empty(),
+        Kind::Nibbles => !columns.shifts.is_empty(),
+    };
+    if has_lists {
         dots_of::<T, C, true>(table, share, a, columns, sums);
     } else {
         dots_of::<T, C, false>(table, share, a, columns, sums);
     }
 }
 
-/// The same; columns of four bits have zero points if `SHIFTED`.
+/// The same; columns have lists if `LISTED`, those of four bits zero points.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
+fn dots_of<T: Code, const C: usize, const LISTED: bool>(
     table: &Table,
     share: usize,
     a: &[f32],
@@ -201,17 +207,19 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
     let bytes = T::KIND.step_bytes();
     let steps = codes[0].len().div_ceil(bytes);
     // Asked at run time: a loop for each answer would be most of this crate's machine code.
-    let (scaled, shifted) = (!scales.is_empty(), !zeros.is_empty());
+    let (scaled, shifted) = (LISTED && !scales.is_empty(), LISTED && !zeros.is_empty());
     // The scale of eight neighbours multiplies their sum.
     let sums_are_scaled = T::KIND == Kind::Nibbles;
     let entries = STEP / share;
     columns.check(steps * entries);
-    assert!(scaled || !sums_are_scaled, "four bits have scales");
+    assert!(!scales.is_empty() || !sums_are_scaled, "four bits have scales");
     assert!(codes.iter().all(|some| some.len() == codes[0].len()), "columns of one length");
     assert!(a.len() >= steps * STEP, "a row of {} numbers for {steps} steps", a.len());
     let (tables, spread) = (table.load(), spread(entries));
     let spread_bytes = _mm512_mullo_epi32(spread, _mm512_set1_epi32(0x0101_0101));
-    let mut totals = [_mm512_setzero_ps(); C];
+    // A single column has four sums, so that no multiply-add waits for the one before; the others of more go unused.
+    let chains = const { if C == 1 { CHAINS } else { 1 } };
+    let mut totals = [[_mm512_setzero_ps(); C]; CHAINS];
     let mut last: Ends<C>;
     for s in 0..steps {
         let mut starts = [std::ptr::null(); C];
@@ -226,7 +234,7 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
                 starts[c] = last[c].as_ptr();
             }
         }
-        let mut sums = if sums_are_scaled { [_mm512_setzero_ps(); C] } else { totals };
+        let mut sums = if sums_are_scaled { [[_mm512_setzero_ps(); C]; CHAINS] } else { totals };
         let part = |lists: &[List], c: usize| lists.as_ptr().cast::<f32>().wrapping_add(c * LIST + s * entries);
         // Written out, so that places are constants.
         macro_rules! vectors {
@@ -249,7 +257,7 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
                 }
                 let a = _mm512_loadu_ps(a.as_ptr().add((s * 8 + 4 * $half + $j) * 16));
                 for c in 0..C {
-                    sums[c] = _mm512_fmadd_ps(numbers[c], a, sums[c]);
+                    sums[$j % chains][c] = _mm512_fmadd_ps(numbers[c], a, sums[$j % chains][c]);
                 }
             })*};
         }
@@ -263,7 +271,7 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
                 continue;
             }
             // Not in loops: counts of shifts that are no constants show as well.
-            if SHIFTED {
+            if LISTED {
                 let mut five = [[_mm512_setzero_si512(); C]; 2];
                 for c in 0..C {
                     let shift = shifts.as_ptr().cast::<u8>().wrapping_add(c * size_of::<Shifts>() + s * entries);
@@ -279,7 +287,8 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
                         let a = _mm512_loadu_ps(a.as_ptr().add((s * 8 + $j) * 16));
                         for c in 0..C {
                             let code = _mm512_srli_epi32::<{ $j / 2 * 8 }>(five[$j % 2][c]);
-                            sums[c] = _mm512_fmadd_ps(five_bit_numbers(&tables, code), a, sums[c]);
+                            let numbers = five_bit_numbers(&tables, code);
+                            sums[$j % chains][c] = _mm512_fmadd_ps(numbers, a, sums[$j % chains][c]);
                         }
                     })*};
                 }
@@ -291,13 +300,28 @@ fn dots_of<T: Code, const C: usize, const SHIFTED: bool>(
             }
             for c in 0..C {
                 let scale = shared::<T>(part(scales, c), spread, 0, 0);
-                totals[c] = _mm512_fmadd_ps(sums[c], scale, totals[c]);
+                totals[0][c] = _mm512_fmadd_ps(added(&sums, chains, c), scale, totals[0][c]);
             }
         }
     }
     let mut vectors = [_mm512_setzero_ps(); SUMS];
-    vectors[..C].copy_from_slice(&totals);
+    for c in 0..C {
+        vectors[c] = added(&totals, chains, c);
+    }
     add_lanes(&vectors, &mut sums[..C]);
+}
+
+/// Sums of a single column.
+const CHAINS: usize = 4;
+
+/// The sum of column `c`'s.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn added<const C: usize>(sums: &[[__m512; C]; CHAINS], chains: usize, c: usize) -> __m512 {
+    if chains == 1 {
+        return sums[0][c];
+    }
+    _mm512_add_ps(_mm512_add_ps(sums[0][c], sums[1][c]), _mm512_add_ps(sums[2][c], sums[3][c]))
 }
 
 /// Which of eight entries each lane of a step of four bits has, of which `entries` are the step's.

@@ -5,5 +5,6 @@ pub(crate) mod columns;
 pub(crate) mod dots;
 pub(crate) mod lanes;
 pub(crate) mod lists;
+pub(crate) mod pairs;
 pub(crate) mod panels;
 pub(crate) mod unpack;

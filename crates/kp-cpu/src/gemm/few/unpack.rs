@@ -60,13 +60,20 @@ pub(crate) fn unpack<T: Code>(table: &Table, share: usize, columns: &Columns<'_>
     }
 }
 
-/// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns `numbers`, `ld` apart; column by column.
+/// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns `numbers`, `ld` apart; column by column. Asks
+/// for what lies `ahead` bytes behind them.
 ///
 /// # Panics
 /// If there are fewer numbers than rows have steps.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn multiply<const R: usize, const C: usize>(a: &[f32], numbers: &[f32], ld: usize, sums: &mut [f32]) {
+pub(crate) fn multiply<const R: usize, const C: usize>(
+    a: &[f32],
+    numbers: &[f32],
+    ld: usize,
+    ahead: usize,
+    sums: &mut [f32],
+) {
     let steps = a.len() / (R * STEP);
     let numbers = &numbers[..(C - 1) * ld + steps * STEP];
     let mut totals = [[_mm512_setzero_ps(); C]; R];
@@ -76,7 +83,9 @@ pub(crate) fn multiply<const R: usize, const C: usize>(a: &[f32], numbers: &[f32
             unsafe {
                 let mut b = [_mm512_setzero_ps(); C];
                 for c in 0..C {
-                    b[c] = _mm512_loadu_ps(numbers.as_ptr().add(c * ld + s * STEP + 16 * j));
+                    let vector = numbers.as_ptr().add(c * ld + s * STEP + 16 * j);
+                    ask(vector.cast::<u8>().wrapping_add(ahead), 64);
+                    b[c] = _mm512_loadu_ps(vector);
                 }
                 for r in 0..R {
                     let a = _mm512_loadu_ps(a.as_ptr().add((s * R + r) * STEP + 16 * j));
