@@ -293,6 +293,7 @@ pub fn xeon_8480() -> Caps {
     caps.l3_bytes = 105 << 20;
     caps.memory_bytes = 512 << 30;
     caps.bytes_per_s = 3.072e11;
+    caps.read_places = 8;
     let cycles = f64::from(caps.units) * caps.clock_hz;
     let rates = caps.rates.with(&[F16], 128.0 * cycles).with(&[Bf16], 1024.0 * cycles);
     caps.rates = rates.with(&BYTES, 2048.0 * cycles).with(&NIBBLES, 2048.0 * cycles);

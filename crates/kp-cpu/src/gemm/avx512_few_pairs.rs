@@ -81,7 +81,11 @@ impl Kernel<Gemm> for Avx512FewPairs {
         let (_, memory) = Nanos::floors(caps, p);
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         let products = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * rows;
-        let compute = 2.0 * products / caps.rates.get(DType::Bf16);
+        // Where there are tiles the rate is theirs; vectors of those processors, which are Intel's, multiply pairs half as often
+        // as numbers of f32.
+        let has_tiles = caps.has("amx-bf16");
+        let rate = if has_tiles { caps.rates.get(DType::F32) / 2.0 } else { caps.rates.get(DType::Bf16) };
+        let compute = 2.0 * products / rate;
         let share = if p.b.order == Order::Col { Reading::InTurn.share(caps) } else { 0.95 };
         Nanos::from_secs((memory.as_secs() / share).max(compute / 0.7) + 1e-6 * f64::from(p.batch.max(1)))
     }

@@ -73,7 +73,8 @@ impl Kernel<Gemm> for Avx512FewRows {
         let vectors = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 16.0;
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         let compute = vectors * (2.5 + rows) / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-        let share = Reading::of(variant).share(caps);
+        let is_shared = kind(p.b.dtype()) == Some(Kind::Nibbles);
+        let share = if is_shared { 0.9 } else { Reading::of(variant).share(caps) };
         Nanos::from_secs(memory.as_secs().max(compute) / share + 2e-6 * f64::from(p.batch.max(1)))
     }
 
