@@ -193,6 +193,7 @@ pub(crate) fn dots<T: Code, const C: usize>(
 }
 
 /// The same; columns have lists if `LISTED`, those of four bits zero points.
+#[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 fn dots_of<T: Code, const C: usize, const LISTED: bool>(
