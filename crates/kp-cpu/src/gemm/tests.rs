@@ -346,15 +346,12 @@ fn bytes_in_place() {
     check("gemm 1x2x66x0 i8:i8:i32 a=row/80 b=col/80", (1.0, 1.0));
 }
 
-/// A few rows of bf16 where B lies: more of k than is near at a time, ends of lines and of pairs, and the last panel.
+/// More of k than is near at a time, ends of lines and of pairs, and the last panel.
 #[test]
 fn few_rows_of_pairs() {
-    for order in ["b=col", "b=col/2200", "b=panel32x2"] {
-        for size in ["1x8x66x2100", "1x3x40x33", "2x2x97x1090", "1x5x64x31", "1x1x33x2001"] {
-            check(&format!("gemm {size} bf16:bf16:f32 {order}"), (1.0, 1.0));
-        }
-        check(&format!("gemm 1x6x128x100 bf16:bf16:bf16 gate=halves act=relu bias=f32 {order}"), (1.0, 1.0));
-        check(&format!("gemm 1x6x66x100 bf16:bf16:bf16 gate=pairs c=f32 {order}"), (0.5, 2.0));
+    for size in ["2x8x66x2100", "1x3x40x33", "2x2x97x1090", "1x5x64x31", "1x1x33x2001"] {
+        check(&format!("gemm {size} bf16:bf16:f32 b=col/2200"), (1.0, 1.0));
+        check(&format!("gemm {size} bf16:bf16:f32 b=panel32x2"), (1.0, 1.0));
     }
 }
 
