@@ -29,9 +29,9 @@ use kp_hal::{
 };
 use std::{
     arch::x86_64::{
-        __m512i, _mm512_add_epi32, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
-        _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_slli_epi32,
-        _mm512_storeu_si512, _mm512_sub_epi32, _mm512_xor_si512,
+        __m512i, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8,
+        _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_si512,
+        _mm512_sub_epi32, _mm512_xor_si512,
     },
     ops::Range,
 };
@@ -137,13 +137,9 @@ impl InPlace<'_> {
             let inner = first..(first + self.depth).min(self.k);
             let wanted = self.wanted_after(p, &inner);
             let of_b = Codes::of(self.b, self.batch, inner.clone());
-            // SAFETY: whoever made A ready was promised the features.
-            unsafe {
-                if is_turned {
-                    columns.clone().zip(&mut more).for_each(|(o, more)| take_column(of_b.column(o), more));
-                } else {
-                    take_panel(self.panel(&columns, &inner), &mut more);
-                }
+            if !is_turned {
+                // SAFETY: whoever made A ready was promised the features.
+                unsafe { take_panel(self.panel(&columns, &inner), &mut more) };
             }
             for (q, t) in (0..squares).flat_map(|q| (0..tiles).map(move |t| (q, t))) {
                 let some = tall * t / tiles..tall * (t + 1) / tiles;
@@ -159,6 +155,15 @@ impl InPlace<'_> {
                 let sums = &mut sums[(q * SIDE + some.start) * SIDE..(q * SIDE + some.end) * SIDE];
                 // SAFETY: as above.
                 unsafe { self.loops[some.len() - 1](codes, panel, ahead, sums) };
+                if is_turned {
+                    // Those of the tile's columns that fall to this square are counted while they are near.
+                    let share = |q: usize| some.start + some.len() * q / squares;
+                    let first = columns.start + share(q);
+                    for (o, more) in (first..).zip(&mut more[share(q)..share(q + 1)]) {
+                        // SAFETY: as above.
+                        unsafe { take_column(of_b.column(o), more) };
+                    }
+                }
             }
         }
         // SAFETY: as above.
@@ -247,15 +252,14 @@ fn lift_panel<'c>(rows: usize, row: impl Fn(usize) -> &'c [u8], out: &mut [u8]) 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn take_column(codes: &[u8], more: &mut i32) {
     let ones = _mm512_set1_epi8(1);
-    let mut sums = [_mm512_setzero_si512(); 4];
-    for codes in codes.chunks(256) {
-        for (sum, codes) in sums.iter_mut().zip(codes.chunks(64)) {
-            // SAFETY: of 64 bytes, those that are there.
-            let codes = unsafe { _mm512_maskz_loadu_epi8(there(codes), codes.as_ptr().cast()) };
-            *sum = _mm512_dpbusd_epi32(*sum, ones, codes);
-        }
+    let (lines, rest) = codes.as_chunks::<64>();
+    // SAFETY: of 64 bytes, those that are there.
+    let rest = unsafe { _mm512_maskz_loadu_epi8(there(rest), rest.as_ptr().cast()) };
+    let mut sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, rest);
+    for line in lines {
+        // SAFETY: 64 bytes.
+        sum = _mm512_dpbusd_epi32(sum, ones, unsafe { _mm512_loadu_si512(line.as_ptr().cast()) });
     }
-    let sum = _mm512_add_epi32(_mm512_add_epi32(sums[0], sums[1]), _mm512_add_epi32(sums[2], sums[3]));
     *more = more.wrapping_sub(_mm512_reduce_add_epi32(sum).wrapping_mul(128));
 }
 
