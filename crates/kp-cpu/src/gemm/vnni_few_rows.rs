@@ -71,9 +71,16 @@ impl Kernel<Gemm> for VnniFewRows {
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         // For a line of 64 bytes: an instruction or two for each row, some more where scales change.
         let lines = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 512.0;
-        let instructions = if varies(&p.a, p.k) || varies(&p.b, p.k) { 8.0 + 5.0 * rows } else { 2.0 + 2.0 * rows };
+        let varies = varies(&p.a, p.k) || varies(&p.b, p.k);
+        let instructions = if varies { 8.0 + 5.0 * rows } else { 2.0 + 2.0 * rows };
         let compute = lines * instructions / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-        let share = Reading::of(variant).share(caps);
+        // Four bits are limited by memory only where one row has no lists of scales; otherwise several columns share the work.
+        let is_busy = p.b.dtype().bits() == 4 && (p.m > 1 || varies);
+        let share = match Reading::of(variant) {
+            Reading::Beside if is_busy => 0.9,
+            Reading::InTurn if is_busy => 0.85,
+            reading => reading.share(caps),
+        };
         Nanos::from_secs(memory.as_secs().max(compute) / share + 2e-6 * f64::from(p.batch.max(1)))
     }
 
