@@ -1,7 +1,7 @@
 //! D = A·B in bf16 by dot products of pairs in vectors, summed in f32; B of bf16, or of 8 or 4 bits, which become bf16 as they
 //! are packed.
 //!
-//! All of it is `amx_bf16`'s but what multiplies: see [`super::amx::vectors`]. Limits: AVX-512 with BF16, and those of
+//! All of it is `amx_bf16`'s but what multiplies: see `amx/vectors.rs`. Limits: AVX-512 with BF16, and those of
 //! `amx_bf16`. Where the instruction is slow, as on Intel's processors, estimates say so.
 
 use super::{
