@@ -98,6 +98,7 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
         return Err(Unsupported::Layout { operand: "a", got: spec.a.order.to_string() });
     }
     let plain = is_plain(spec);
+    let adds = spec.c != Addend::None || spec.epilogue.residual.is_some();
     let columns = u64::from(spec.n);
     let otherwise = Unsupported::Option { option: "gate", got: format!("{} with n={columns}", spec.epilogue.gate) };
     Variants::filter(VARIANTS.len() as u8, otherwise, |v| {
@@ -116,6 +117,7 @@ pub(super) fn supports(caps: &Caps, p: &GemmProblem) -> Support {
             && tile.resident * (shared + if tile.resident > 1 { 1024 } else { 0 }) <= caps.shared_bytes
             && (!promotes(spec) || tile.holds_two_sums() && !tile.ping_pong)
             && (plain || choice.general)
+            && (!adds || tile.holds_addends())
             && (p.repro() != Repro::BatchInvariant || choice.stream == Stream::No && tile.cluster_k == 1)
             && choice.cut(spec, resident).is_some()
     })

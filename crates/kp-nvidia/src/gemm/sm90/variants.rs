@@ -178,6 +178,12 @@ impl Tile {
         (rows / 64 + 1) * columns / 2 <= 200
     }
 
+    /// Whether a thread has registers for what C or a residual adds, beside its sums.
+    pub(super) const fn holds_addends(&self) -> bool {
+        let (along_m, along_n) = self.team();
+        self.m / along_m * (self.n / along_n) <= 128 * 128
+    }
+
     /// Whether a thread has registers for two blocks' sums beside its own, so that the next block's products run while one's are added.
     const fn promotes_ahead(&self) -> bool {
         let (along_m, along_n) = self.team();
