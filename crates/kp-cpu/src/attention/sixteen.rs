@@ -4,6 +4,7 @@ use super::{
     places::{Source, Token},
     product::LANES,
     sight::Tile,
+    soon::{LINE, prefetch},
     turn::Turns,
 };
 use crate::{
@@ -66,6 +67,18 @@ impl Order {
 
     pub(super) fn tokens(&self, step: usize) -> &[Token; LANES] {
         &self.tokens.as_chunks().0[step]
+    }
+}
+
+/// Asks for sixteen rows of `heads` heads side by side that will be read next: the share of one `head` of the rows being read.
+#[inline(always)]
+pub(super) fn ask(source: &Source<'_>, tokens: &[Token; LANES], first_head: usize, (head, heads): (usize, usize)) {
+    let bits = source.rows.dtype.bits() as usize;
+    for &token in &tokens[LANES * head / heads..LANES * (head + 1) / heads] {
+        let first = source.rows.first(token, first_head) * bits / 8;
+        for at in (first..first + heads * source.rows.dim * bits / 8).step_by(LINE) {
+            prefetch(source.codes.as_ptr().wrapping_add(at));
+        }
     }
 }
 
