@@ -40,9 +40,9 @@ fn caps(cpu_info: &str) -> Caps {
     let ops = |lane_bits: f64| bits / lane_bits * 2.0 * 2.0 * caps.clock_hz * f64::from(caps.units);
     let (f64s, f32s) = (ops(64.0), ops(32.0));
     let int8 = if caps.has("avx512vnni") || caps.has("avxvnni") || caps.has("dotprod") { 4.0 * f32s } else { f32s };
+    let is_amd = field(cpu_info, &["vendor_id"]).as_deref() == Some("AuthenticAMD");
     // AMD multiplies as many pairs of bf16 as numbers of f32; for Intel it is faster, outside tiles, to widen them.
-    let has_pairs = caps.has("bf16")
-        || caps.has("avx512bf16") && field(cpu_info, &["vendor_id"]).as_deref() == Some("AuthenticAMD");
+    let has_pairs = caps.has("bf16") || caps.has("avx512bf16") && is_amd;
     let bf16 = if has_pairs { 2.0 * f32s } else { f32s };
     caps.rates = Rates::uniform(f32s)
         .with(&[DType::F64], f64s)
@@ -63,8 +63,7 @@ fn caps(cpu_info: &str) -> Caps {
     caps.bytes_per_s = 12e9 * f64::from(caps.units.min(16));
     // A plain loop of one Ice Lake core read 10.0 GB/s of one place, 12.7 of four and 13.7 of eight; one of Zen 5 46 of
     // one, 36 of four and 32 of eight, if they lie a few kilobytes apart.
-    caps.read_places =
-        if field(cpu_info, &["vendor_id"]).is_some_and(|vendor| vendor == "AuthenticAMD") { 1 } else { 8 };
+    caps.read_places = if is_amd { 1 } else { 8 };
     caps.launch_ns = 300;
     caps.panels = gemm::panels(&caps);
     caps

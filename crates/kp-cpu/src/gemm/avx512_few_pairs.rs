@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     act::Tail,
+    caps::pairs_rate,
     kernel::{self, Disjoint},
     memory::numbers_mut,
     threads,
@@ -81,11 +82,7 @@ impl Kernel<Gemm> for Avx512FewPairs {
         let (_, memory) = Nanos::floors(caps, p);
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         let products = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * rows;
-        // Where there are tiles the rate is theirs; vectors of those processors, which are Intel's, multiply pairs half as often
-        // as numbers of f32.
-        let has_tiles = caps.has("amx-bf16");
-        let rate = if has_tiles { caps.rates.get(DType::F32) / 2.0 } else { caps.rates.get(DType::Bf16) };
-        let compute = 2.0 * products / rate;
+        let compute = 2.0 * products / pairs_rate(caps);
         let share = if p.b.order == Order::Col { Reading::InTurn.share(caps) } else { 0.95 };
         Nanos::from_secs((memory.as_secs() / share).max(compute / 0.7) + 1e-6 * f64::from(p.batch.max(1)))
     }
