@@ -73,6 +73,8 @@ pub(crate) const COOPMAT: &str = "coopmat";
 pub(crate) const COOPMAT_BF16: &str = "coopmat-bf16";
 /// Numbers of 8 bits in shaders.
 pub(crate) const INT8: &str = "int8";
+/// Numbers of 64 bits in shaders.
+pub(crate) const FLOAT64: &str = "float64";
 /// Dot products of numbers of 8 bits in shaders.
 pub(crate) const DOT8: &str = "dot8";
 /// Those that the driver calls accelerated: of signed numbers, of unsigned ones, of the two.
@@ -92,7 +94,7 @@ pub(crate) fn of(facts: &Facts) -> Caps {
     caps.arch_version = facts.api.0 * 10 + facts.api.1;
     let named = [
         (can.f16, "float16"),
-        (can.f64, "float64"),
+        (can.f64, FLOAT64),
         (can.i8, INT8),
         (can.bf16, "bfloat16"),
         (can.dot8, DOT8),

@@ -109,26 +109,26 @@ uint64_t factor_place(uint layout_of, uvec2 block, uvec2 size, uint which, uint 
 }
 
 // What multiplies A's codes of `row` around column `col`, in matrix `which`.
-float a_factor(uint which, uint row, uint col) {
+REAL a_factor(uint which, uint row, uint col) {
     if (!has(A_SCALE)) {
-        return 1.0;
+        return REAL(1.0);
     }
     const uint64_t place = factor_place(A_SCALE_LAYOUT, uvec2(A_OUTER, A_INNER), uvec2(m, k), which, row, col);
-    const float scale = number_at(base(A_SCALE), place, A_SCALE_TYPE);
+    const REAL scale = real_at(base(A_SCALE), place, A_SCALE_TYPE);
     return has(A_GLOBAL) ? scale * number_at(base(A_GLOBAL), 0ul, F32) : scale;
 }
 
-float b_factor(uint which, uint row, uint col) {
+REAL b_factor(uint which, uint row, uint col) {
     if (!has(B_SCALE)) {
-        return 1.0;
+        return REAL(1.0);
     }
     const uint64_t place = factor_place(B_SCALE_LAYOUT, uvec2(B_OUTER, B_INNER), uvec2(n, k), which, col, row);
-    const float scale = number_at(base(B_SCALE), place, B_SCALE_TYPE);
+    const REAL scale = real_at(base(B_SCALE), place, B_SCALE_TYPE);
     return has(B_GLOBAL) ? scale * number_at(base(B_GLOBAL), 0ul, F32) : scale;
 }
 
 // A's element without its scale.
-float a_code(uint which, uint row, uint col) {
+REAL a_code(uint which, uint row, uint col) {
     uint at = col;
     if (has(A_META)) {
         // Of four elements two are kept: see kp_hal::op::Sparsity.
@@ -136,11 +136,11 @@ float a_code(uint which, uint row, uint col) {
         const uint kept = uint(Byte(base(A_META) + byte).v) >> 4u * (col / 4u % 2u);
         const bool first = (kept & 3u) == col % 4u;
         if (!first && (kept >> 2u & 3u) != col % 4u) {
-            return 0.0;
+            return REAL(0.0);
         }
         at = col / 4u * 2u + (first ? 0u : 1u);
     }
-    const float x = number_at(a, a_place(which * uint64_t(a_stride), row, at), A_TYPE);
+    const REAL x = real_at(a, a_place(which * uint64_t(a_stride), row, at), A_TYPE);
     if (!has(A_ZERO)) {
         return x;
     }
@@ -148,8 +148,8 @@ float a_code(uint which, uint row, uint col) {
     return x - number_at(base(A_ZERO), place, U8);
 }
 
-float b_code(uint which, uint row, uint col) {
-    const float y = number_at(b, b_place(which * uint64_t(b_stride), row, col), B_TYPE);
+REAL b_code(uint which, uint row, uint col) {
+    const REAL y = real_at(b, b_place(which * uint64_t(b_stride), row, col), B_TYPE);
     if (!has(B_ZERO)) {
         return y;
     }

@@ -1,18 +1,22 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // also open: OPEN=1
+// also wide: WIDE=1
+// also wide_open: WIDE=1 OPEN=1
 // also whole: WHOLE=1
 // also whole_open: WHOLE=1 OPEN=1
 // also dot: WHOLE=1 DOT=1
 // also dot_open: WHOLE=1 DOT=1 OPEN=1
 
-// D = A·B on the ordinary arithmetic units, in every form: types of 32 bits and fewer in every order, scaled or not, sparse or not,
+// D = A·B on the ordinary arithmetic units, in every form: every type in every order, scaled or not, sparse or not,
 // rows in groups or not.
 //
 //        BN                  A group makes tiles of BM × BN, one after the other. A step brings BK columns of A and BK rows
 //      ┌─────┐ BK            of B to shared memory, floats with their scales; each thread adds TM × TN products to as many sums,
 //   BM │ . . │               those of rows BM/TM apart and of pairs of columns 2·BN/TN apart, so that neighbours read
 //      └─────┘               neighbouring words.
+//
+// WIDE: numbers and sums of f64, and of what is added to them.
 //
 // WHOLE: codes are whole numbers, and so are their sums, exactly; steps end where scales change, and each such block's sum is scaled
 // and added to totals of f32.
@@ -56,7 +60,7 @@ const uint PARTS = B_PART + WORDS * B_ROW;
 #ifdef WHOLE
 #define NUMBER int
 #else
-#define NUMBER float
+#define NUMBER REAL
 #endif
 
 shared NUMBER parts[PARTS > DONE ? PARTS : DONE];

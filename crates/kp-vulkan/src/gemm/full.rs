@@ -13,7 +13,7 @@ use crate::{
 use kp_hal::{
     DType, Device, Launch, Queue, Result, SliceMut, Unsupported,
     op::{
-        Acc, Addend, Format, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs, Grouping, Order, ScaleRule,
+        Acc, Act, Addend, Format, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs, Grouping, Order, ScaleRule,
         Scheme, Sparsity,
     },
 };
@@ -83,9 +83,9 @@ impl Form<'_> {
         if self.grouping == Some(Grouping::Contiguous) { 1 } else { self.spec.batch }
     }
 
-    /// Whether sums are of whole numbers.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.spec.acc == Acc::I32
+    /// Whether sums are of f64.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.spec.acc == Acc::F64
     }
 
     /// Whether D waits to be scaled, or its bytes have two numbers.
@@ -121,14 +121,19 @@ impl Form<'_> {
     pub(crate) fn known(&self) -> Check {
         let GemmSpec { batch, m, n, k, a, b, d, epilogue, .. } = *self.spec;
         counts(&[("batch", batch), ("m", m), ("n", n), ("k", k)])?;
-        reads(&[("a", a.dtype()), ("b", b.dtype())])?;
+        if self.is_wide() {
+            self.known_wide()?;
+        } else {
+            reads(&[("a", a.dtype()), ("b", b.dtype())])?;
+        }
+        let most = if self.is_wide() { 64 } else { 32 };
         let c = match self.spec.c {
             Addend::Given(dtype) => dtype,
             Addend::InPlace | Addend::None => DType::F32,
         };
         let [bias, residual] = [epilogue.bias, epilogue.residual].map(|dtype| dtype.unwrap_or(DType::F32));
         for (operand, got) in [("c", c), ("bias", bias), ("residual", residual), ("d", d.dtype())] {
-            if got.bits() > 32 {
+            if got.bits() > most {
                 return Err(Unsupported::DType { operand, got });
             }
         }
@@ -156,6 +161,26 @@ impl Form<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the shader for f64 knows the problem: devices have its sums, but no functions of it.
+    ///
+    /// # Errors
+    /// As [`Self::known`].
+    fn known_wide(&self) -> Check {
+        let GemmSpec { a, b, d, epilogue, .. } = self.spec;
+        if d.dtype() != DType::F64 {
+            return Err(Unsupported::DType { operand: "d", got: d.dtype() });
+        }
+        for (operand, format) in [("a", a.format), ("b", b.format), ("d", d.format)] {
+            if format.scheme != Scheme::None {
+                return Err(Unsupported::Scheme { operand, got: format.to_string() });
+            }
+        }
+        match epilogue.act {
+            Act::Identity | Act::Relu => Ok(()),
+            act => Err(Unsupported::Option { option: "act", got: act.to_string() }),
+        }
     }
 
     /// Constants 0 to 20.
@@ -390,7 +415,8 @@ mod tests {
             let problem: GemmProblem = text.parse().expect(text);
             Form { spec: problem.spec(), grouping: None }.known()
         };
-        assert!(known("gemm 1x8x8x8 f64:f64:f64").is_err());
+        assert!(known("gemm 1x8x8x8 f64:f64:f64 c=f64 act=relu").is_ok());
+        assert!(known("gemm 1x8x8x8 f64:f64:f32").is_err() && known("gemm 1x8x8x8 f64:f64:f64 act=silu").is_err());
         assert!(known("gemm 1x8x8x8 f32:f32:e2m1@mx d=col").is_err());
         let full = "gemm 1x8x8x64 e2m1@nv:e2m1@nv:f32 c=f32 bias=f32";
         assert_eq!(known(full), Ok(()));

@@ -1,6 +1,6 @@
 //! D = A·B in every form, on the ordinary arithmetic units of any device; for grouped products too.
 //!
-//! See `kernels/gemm/glsl/simt.comp` for the tiling. Limits: types of 32 bits and fewer. A row's bits depend on nothing but the row,
+//! See `kernels/gemm/glsl/simt.comp` for the tiling. Limits: f64 unscaled, with no functions but `relu`. A row's bits depend on nothing but the row,
 //! since every variant adds the products of an element one after the other.
 
 use super::{
@@ -9,12 +9,12 @@ use super::{
     store::STORE,
 };
 use crate::{
-    caps::DOT8,
+    caps::{DOT8, FLOAT64},
     shaders::{Shader, shader},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem, GemmSpec, Matrix, Spec},
+    op::{Acc, Gemm, GemmProblem, GemmSpec, Matrix, Spec},
     source_hash,
 };
 use std::sync::Arc;
@@ -24,6 +24,7 @@ pub(crate) struct Simt;
 
 static SHADER: Shader = shader!("gemm", "simt", open 21 but []);
 static WHOLE: Shader = shader!("gemm", "simt_whole", open 21 but []);
+static WIDE: Shader = shader!("gemm", "simt_wide", open 21 but []);
 static DOT: Shader = shader!("gemm", "simt_dot", open 21 but []);
 
 /// What one variant is.
@@ -70,6 +71,11 @@ impl Tile {
         let (parts, done) = (words * (rows + 1 + cols + 1), rows / tm * cols);
         4 * if parts > done { parts } else { done }
     }
+
+    /// As many of f64.
+    const fn wide_bytes(&self) -> u32 {
+        2 * self.shared_bytes()
+    }
 }
 
 impl Kernel<Gemm> for Simt {
@@ -105,6 +111,7 @@ pub(crate) const CODE: u64 = source_hash(include_bytes!("simt.rs"))
     ^ SHADER.hash().rotate_left(1)
     ^ WHOLE.hash().rotate_left(2)
     ^ DOT.hash().rotate_left(3)
+    ^ WIDE.hash().rotate_left(4)
     ^ STORE.hash();
 
 /// Whether sums are of products of 8 bits by 8 bits, scaled block by block of whole words.
@@ -119,10 +126,14 @@ fn is_dot(spec: &GemmSpec) -> bool {
 /// The variants that suit a device and a problem.
 pub(crate) fn supports(caps: &Caps, form: Form<'_>) -> Support {
     form.known()?;
+    if form.is_wide() && !caps.has(FLOAT64) {
+        return Err(Unsupported::Feature { need: FLOAT64 });
+    }
     let never = Unsupported::TooLarge { dim: "threads of a workgroup", max: caps.max_threads.into(), got: 128 };
     Variants::filter(TILES.len() as u8, never, |v| {
         let tile = &TILES[usize::from(v.0)];
-        let fits = tile.threads() <= caps.max_threads && tile.shared_bytes() <= caps.shared_bytes;
+        let shared = if form.is_wide() { tile.wide_bytes() } else { tile.shared_bytes() };
+        let fits = tile.threads() <= caps.max_threads && shared <= caps.shared_bytes;
         let (rows, ..) = tile.shape;
         let dots = !tile.dot || (caps.has(DOT8) && is_dot(form.spec));
         fits && dots && (rows != SMALL || form.spec.m <= FEW_ROWS)
@@ -148,10 +159,11 @@ pub(crate) fn estimate(caps: &Caps, form: Form<'_>, bytes: u64, variant: Variant
 pub(crate) fn ready(device: &Arc<dyn Device>, form: Form<'_>, variant: Variant) -> Result<Code> {
     let tile = &TILES[usize::from(variant.0)];
     let ((rows, cols, depth), (tm, tn)) = (tile.shape, tile.sums);
-    let shader = match (tile.dot, form.is_whole()) {
+    let shader = match (tile.dot, form.spec.acc) {
         (true, _) => &DOT,
-        (false, true) => &WHOLE,
-        (false, false) => &SHADER,
+        (false, Acc::I32) => &WHOLE,
+        (false, Acc::F64) => &WIDE,
+        (false, _) => &SHADER,
     };
     form.ready(device, "simt", shader, &[rows, cols, depth, tm, tn, tile.threads()], (rows, cols), None)
 }
