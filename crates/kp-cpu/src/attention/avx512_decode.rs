@@ -4,25 +4,25 @@
 //!   keys ─▶  │ chunk │ chunk │ …     a split: some chunks of 256 keys, one thread's, for all heads whose rows lie
 //!   heads    │       │       │       side by side in memory
 //!
-//!   sixteen keys at a time:  scores = q · kᵀ      then, of the chunk:  m' = max(m, scores)    w = 2^(scores − m')
-//!   sixteen keys at a time:  sums = 2^(m − m') sums + w · v            afterwards splits are taken together, in order
+//!   four keys at a time:  scores = q · kᵀ      then, of the chunk:  m' = max(m, scores)    w = 2^(scores − m')
+//!   four keys at a time:  sums = 2^(m − m') sums + w · v            afterwards splits are taken together, in order
 //! ```
-//! A processor fetches ahead within a page, and again has to learn where it is read in the next; so the sixteen rows
-//! are of sixteen pages, which keeps more of memory busy than one after the other. Variant 1 takes them as they lie, for
-//! processors that read one place as fast. Limits: AVX-512, arithmetic in f32, masks that leave an interval. Splits depend on
-//! how many sequences there are, so not `batch-invariant`.
+//! Intel's processors fetch ahead within a page, and again have to learn where they are read in the next; so sixteen rows
+//! of sixteen pages come after each other, which keeps more of memory busy. Variant 1 takes rows as they lie and asks for
+//! them ahead, for processors that read one place as fast. Limits: AVX-512, arithmetic in f32, masks that leave an interval.
+//! Splits depend on how many sequences there are, so not `batch-invariant`.
 
 use super::{
     chunk::{Inputs, base},
+    fours::{CHUNK, Chunk, FOUR, Order, PAGE},
     places::{Dims, Places, Rows, lse_index},
     plan::{SOURCES, floors},
     product::LANES,
     sight::Tile,
-    sixteen::{CHUNK, Order, PAGE, add, ask, dots, scale, sixteen},
 };
 use crate::{
     kernel::{self, Output, input, optional},
-    memory::cut,
+    memory::{cut, numbers_mut},
     numbers,
     rows::{largest, sum},
     simd::{Avx512, Baseline, Isa, Work, arith::Arith},
@@ -48,9 +48,6 @@ pub(crate) struct Avx512Decode;
 /// Splits there are at least, if there are so many chunks: enough to keep the threads of a large machine busy to the end.
 const SPLITS: usize = 64;
 
-/// Query heads that meet a row of K or V in registers together.
-const TOGETHER: usize = 4;
-
 impl Kernel<Attention> for Avx512Decode {
     fn name(&self) -> &'static str {
         "avx512_decode"
@@ -60,7 +57,7 @@ impl Kernel<Attention> for Avx512Decode {
         const {
             SOURCES
                 ^ source_hash(include_bytes!("avx512_decode.rs"))
-                ^ source_hash(include_bytes!("sixteen.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("fours.rs")).rotate_left(1)
         }
     }
 
@@ -86,16 +83,14 @@ impl Kernel<Attention> for Avx512Decode {
     fn estimate(&self, caps: &Caps, p: &AttentionProblem, variant: Variant) -> Nanos {
         let (compute, memory) = floors(caps, p);
         // Each number meets so few others that taking it from memory shows most.
-        // Numbers of 16 and 8 bits are widened meanwhile, and heads that share keys gained nothing by turns on Zen 5.
-        let turns = caps.read_places == 1 && p.kv.dtype == DType::F32;
-        let share = if in_turn(variant) == turns { 0.9 } else { 0.85 };
+        let share = if in_turn(variant) == (caps.read_places == 1) { 0.9 } else { 0.85 };
         Nanos::from_secs((compute.as_secs() * 2.0).max(memory.as_secs()) / share)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
         let code = Code { spec: *p.spec(), in_turn: in_turn(variant) };
         // SAFETY: `Run` computes what the spec says, from and to the operands the spec names.
-        Ok(unsafe { kernel::plan(self, device, p, variant, Shape::new(&code.spec).scratch_bytes(), code) })
+        Ok(unsafe { kernel::plan(self, device, p, variant, Shape::new(&code).scratch_bytes(), code) })
     }
 }
 
@@ -111,7 +106,7 @@ struct Code {
 
 impl Launch<Attention> for Code {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &AttentionArgs<'_>) -> Result<()> {
-        let (spec, shape) = (&self.spec, Shape::new(&self.spec));
+        let (spec, shape) = (&self.spec, Shape::new(self));
         // SAFETY: within a launch, whose arguments were checked.
         let (operands, scales, options, places) = unsafe {
             (
@@ -156,9 +151,15 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(spec: &AttentionSpec) -> Self {
+    fn new(Code { spec, in_turn }: &Code) -> Self {
         let kv_heads = spec.kv_heads as usize;
-        let heads = if spec.layout == HeadLayout::Bshd { kv_heads } else { 1 };
+        // In turn, four rows of a page, and as many that were asked for, are what the first cache has room for.
+        let row_bits = spec.qk_dim * spec.kv.dtype.bits();
+        let most = if *in_turn { (8 * PAGE / row_bits as usize).max(1) } else { kv_heads };
+        let heads = match spec.layout {
+            HeadLayout::Bshd => (1..=most.min(kv_heads)).rfind(|heads| kv_heads.is_multiple_of(*heads)).unwrap_or(1),
+            HeadLayout::Bhsd => 1,
+        };
         let sets = spec.batch as usize * kv_heads / heads.max(1);
         let chunks = (spec.kv_len as usize).div_ceil(CHUNK).max(1);
         Self {
@@ -186,7 +187,7 @@ impl Shape {
 
     /// Numbers of a [`Room`], and of a split's results: maximum, sum, and sums of values of each row.
     fn numbers(&self) -> [usize; 2] {
-        let room = self.rows() * (self.dims.qk_width + CHUNK) + LANES * self.width();
+        let room = self.rows() * (self.dims.qk_width + CHUNK) + FOUR * self.width();
         [room, (2 * self.rows()).next_multiple_of(LANES) + self.rows() * self.dims.v_width]
     }
 
@@ -196,11 +197,11 @@ impl Shape {
     }
 }
 
-/// What a thread needs: rows of Q times their scale, a chunk's scores of each, and sixteen rows of K or V as numbers.
+/// What a thread needs: rows of Q times their scale, a chunk's scores of each, and bytes for four rows of K or V as numbers.
 struct Room<'s> {
     q: &'s mut [f32],
     s: &'s mut [f32],
-    rows: &'s mut [f32],
+    rows: &'s mut [u8],
 }
 
 /// What a split found: as `chunk::State`, rows of sums `v_width` apart.
@@ -262,7 +263,7 @@ impl Run<'_> {
             let mut room = Room {
                 q: cut(&mut rest, rows * dims.qk_width),
                 s: cut(&mut rest, rows * CHUNK),
-                rows: cut(&mut rest, LANES * self.shape.width()),
+                rows: cut(&mut rest, 4 * FOUR * self.shape.width()),
             };
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
@@ -332,33 +333,11 @@ impl Run<'_> {
     ) {
         let Shape { heads, group, dims, .. } = self.shape;
         let (k, v, start) = (&self.inputs.k, &self.inputs.v, keys.start);
-        // Rows of a page or more are of sixteen pages as they come.
-        let order = Order::new(tile, keys, !self.in_turn && k.row_bytes() < PAGE);
-        for step in 0..order.steps() {
-            for head in 0..heads {
-                let tokens = order.tokens(step);
-                if self.in_turn {
-                    let next = if step + 1 < order.steps() { (k, step + 1) } else { (v, 0) };
-                    ask(next.0, order.tokens(next.1), first_head, (head, heads));
-                }
-                let rows = sixteen(k, tokens, first_head + head, dims.qk_width, room.rows);
-                let (q, s) = (&room.q[head * group * dims.qk_width..], &mut room.s[head * group * CHUNK..]);
-                let mut row = 0;
-                while row + TOGETHER <= group {
-                    dots::<Avx512, TOGETHER>(&q[row * dims.qk_width..], &rows, &mut s[row * CHUNK + step * LANES..]);
-                    row += TOGETHER;
-                }
-                while row < group {
-                    dots::<Avx512, 1>(&q[row * dims.qk_width..], &rows, &mut s[row * CHUNK + step * LANES..]);
-                    row += 1;
-                }
-                if k.is_scaled() {
-                    scale(k, tokens, first_head + head, step, &mut s[..group * CHUNK]);
-                }
-            }
-        }
+        let order = if self.in_turn { Order::in_turn(keys.len()) } else { Order::of_pages(keys.len(), k.row_bytes()) };
+        let chunk = Chunk::new(tile, keys, [k, v], (first_head, heads, group), order);
+        chunk.scores(room.q, room.rows, room.s);
         for (row, s) in room.s.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
-            let s = &mut s[..order.steps() * LANES];
+            let s = &mut s[..order.all()];
             self.shape(tile, &order, start, first_head * group + row, s);
             let max = largest::<Avx512, f32>(s);
             let new = if max > state.max[row] { max } else { state.max[row] };
@@ -369,30 +348,7 @@ impl Run<'_> {
             state.max[row] = new;
             state.acc[row * dims.v_width..][..dims.v_width].iter_mut().for_each(|x| *x *= shrink);
         }
-        for step in 0..order.steps() {
-            for head in 0..heads {
-                let tokens = order.tokens(step);
-                if self.in_turn && step + 1 < order.steps() {
-                    ask(v, order.tokens(step + 1), first_head, (head, heads));
-                }
-                let rows = sixteen(v, tokens, first_head + head, dims.v_width, room.rows);
-                let s = &mut room.s[head * group * CHUNK..(head + 1) * group * CHUNK];
-                if v.is_scaled() {
-                    scale(v, tokens, first_head + head, step, s);
-                }
-                let acc = &mut state.acc[head * group * dims.v_width..(head + 1) * group * dims.v_width];
-                let rows = &rows[..order.count(step)];
-                let mut row = 0;
-                while row + TOGETHER <= group {
-                    add::<Avx512, TOGETHER>(&s[row * CHUNK + step * LANES..], rows, &mut acc[row * dims.v_width..]);
-                    row += TOGETHER;
-                }
-                while row < group {
-                    add::<Avx512, 1>(&s[row * CHUNK + step * LANES..], rows, &mut acc[row * dims.v_width..]);
-                    row += 1;
-                }
-            }
-        }
+        chunk.add_values(room.s, room.rows, state.acc);
     }
 
     /// Turns a row's products into scores: capped, by distance, −∞ where there is no key.
@@ -404,14 +360,12 @@ impl Run<'_> {
         let slope = self.inputs.sight.slope(head) * std::f32::consts::LOG2_E;
         if slope != 0.0 {
             let distance = (start as i64 - tile.sequence.position(0)) as f32;
-            for (step, s) in s.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                for (lane, s) in s.iter_mut().enumerate() {
-                    *s += slope * (distance + order.key(step, lane) as f32);
-                }
+            for (place, s) in s.iter_mut().enumerate() {
+                *s += slope * (distance + order.key(place) as f32);
             }
         }
-        for (step, s) in s.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            s[order.count(step)..].fill(f32::NEG_INFINITY);
+        for (i, s) in s.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            s[order.count(i * LANES).min(LANES)..].fill(f32::NEG_INFINITY);
         }
     }
 
@@ -432,7 +386,7 @@ impl Run<'_> {
                 states.clone().fold(sink, |most, state| if state.max[row] > most { state.max[row] } else { most });
             let base = base(most);
             let mut sum = (sink - base).exp2_of::<Baseline>();
-            let out = &mut room.rows[..dims.v_width];
+            let out = &mut numbers_mut::<f32>(room.rows)[..dims.v_width];
             out.fill(0.0);
             for state in states {
                 let share = (state.max[row] - base).exp2_of::<Baseline>();

@@ -8,6 +8,7 @@ mod avx512_decode;
 pub(crate) mod chunk;
 #[cfg(target_arch = "x86_64")]
 mod dots;
+mod fours;
 pub(crate) mod machine;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -18,7 +19,6 @@ pub(crate) mod product;
 pub(crate) mod read;
 mod run;
 pub(crate) mod sight;
-mod sixteen;
 pub(crate) mod soon;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -18,7 +18,7 @@ pub(crate) struct Rows {
     pub(crate) dim: usize,
     pub(super) ld: usize,
     /// Distance between heads, and between sequences, in elements.
-    head: usize,
+    pub(super) head: usize,
     sequence: usize,
 }
 
@@ -136,24 +136,23 @@ impl<'a> Source<'a> {
     /// The bytes of the row that begins at number `first`.
     #[inline(always)]
     pub(super) fn bytes(&self, first: usize) -> &'a [u8] {
-        let bits = self.rows.dtype.bits() as usize;
-        &self.codes[first * bits / 8..(first + self.rows.dim) * bits / 8]
+        &self.codes[self.bits(first) / 8..self.bits(first + self.rows.dim) / 8]
+    }
+
+    /// What is stored from the row of a token and head on.
+    #[inline(always)]
+    pub(super) fn from(&self, token: Token, head: usize) -> &'a [u8] {
+        &self.codes[self.bits(self.rows.first(token, head)) / 8..]
+    }
+
+    /// Bits of some numbers.
+    pub(super) fn bits(&self, numbers: usize) -> usize {
+        numbers * self.rows.dtype.bits() as usize
     }
 
     /// Bytes from a token's row to the next one's.
     pub(super) fn row_bytes(&self) -> usize {
-        self.rows.ld * self.rows.dtype.bits() as usize / 8
-    }
-
-    /// What scales each of some rows of a head.
-    #[inline(always)]
-    pub(super) fn scales<const N: usize>(&self, tokens: &[Token; N], head: usize) -> [f32; N] {
-        let mut scales = [1.0; N];
-        for (scale, &token) in scales.iter_mut().zip(tokens) {
-            let at = if self.scheme == Scheme::Row { (token.0 * self.len + token.1) * self.heads + head } else { 0 };
-            *scale = f32::from_le_bytes(self.scales.as_chunks().0[at]);
-        }
-        scales
+        self.bits(self.rows.ld) / 8
     }
 
     /// What scales a row: 1 where nothing does.

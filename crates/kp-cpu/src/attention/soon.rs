@@ -59,3 +59,16 @@ pub(super) fn prefetch(at: *const u8) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }
+
+/// The same towards the first cache.
+#[inline(always)]
+pub(super) fn prefetch_near(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

@@ -13,16 +13,16 @@ pub(crate) trait Turns<R: Arith>: Vectors<R> {
     /// If a square leaves its slice.
     fn square(x: &[R], ld: usize, factor: R, out: &mut [R], out_ld: usize);
 
-    /// The sum of each vector, in its order; of as many as a vector has numbers, at most 16.
+    /// The sum of each vector.
     #[inline(always)]
-    fn sums(x: [Self::V; 16]) -> Self::V {
-        let mut sums = [R::ZERO; 16];
-        for (sum, x) in sums.iter_mut().zip(x).take(Self::N) {
+    fn four_sums(x: [Self::V; 4]) -> [R; 4] {
+        let mut sums = [R::ZERO; 4];
+        for (sum, x) in sums.iter_mut().zip(x) {
             let mut numbers = [R::ZERO; 16];
             Self::store(x, &mut numbers);
             *sum = numbers.iter().fold(R::ZERO, |sum, &x| sum + x);
         }
-        Self::load(&sums)
+        sums
     }
 
     /// Whether `words` is there.
@@ -77,9 +77,10 @@ numbers!(Avx2 f32 Avx512 f32);
 mod x86 {
     use super::{Avx2, Avx512, Turns, Vectors};
     use std::arch::x86_64::{
+        _mm_add_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castps256_ps128, _mm256_extractf128_ps,
         _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_ps,
-        _mm512_loadu_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_storeu_ps, _mm512_unpackhi_ps,
-        _mm512_unpacklo_ps,
+        _mm512_castps512_ps256, _mm512_extractf32x8_ps, _mm512_loadu_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps,
+        _mm512_storeu_ps, _mm512_unpackhi_ps, _mm512_unpacklo_ps,
     };
 
     /// Turns each 4 × 4 of every 128-bit part.
@@ -132,27 +133,20 @@ mod x86 {
             }
         }
 
-        /// Half to half, four times: each step adds vectors in pairs and leaves half as many.
+        /// Half to half: the four of each 128-bit part, then the parts.
         #[inline(always)]
-        fn sums(mut x: [Self::V; 16]) -> Self::V {
-            // SAFETY: as above.
+        fn four_sums([a, b, c, d]: [Self::V; 4]) -> [f32; 4] {
+            let mut sums = [0.0; 4];
+            // SAFETY: as above; there is room for four.
             unsafe {
-                for i in 0..8 {
-                    let (a, b) = (x[2 * i], x[2 * i + 1]);
-                    // In each quarter: a0 + a2, b0 + b2, a1 + a3, b1 + b3.
-                    x[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-                }
-                for i in 0..4 {
-                    let (a, b) = (x[2 * i], x[2 * i + 1]);
-                    x[i] = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b));
-                }
-                // Now each quarter of vector i has a part of the sums 4 i to 4 i + 3.
-                for i in 0..2 {
-                    let (a, b) = (x[2 * i], x[2 * i + 1]);
-                    x[i] = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-                }
-                _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(x[0], x[1]), _mm512_shuffle_f32x4::<0xdd>(x[0], x[1]))
+                let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+                let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+                let parts = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(ab, cd), _mm512_shuffle_ps::<0xee>(ab, cd));
+                let halves = _mm256_add_ps(_mm512_castps512_ps256(parts), _mm512_extractf32x8_ps::<1>(parts));
+                let all = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
+                _mm_storeu_ps(sums.as_mut_ptr(), all);
             }
+            sums
         }
 
         #[inline(always)]

@@ -1,12 +1,32 @@
-//! Sixteen small floats as f32: where an instruction set converts f16, the others are shifted to where f16 has their bits.
+//! Sixteen floats as f32: where an instruction set converts f16, smaller ones are shifted to where f16 has their bits.
 
 use crate::{
     numbers::small::{E4M3, E5M2, F16, Small},
     simd::{Avx2, Avx512, Baseline},
 };
 
-/// An instruction set's way to widen small floats.
+/// An instruction set's way to widen floats.
 pub(crate) trait Widen {
+    /// Sixteen f32, lowest byte first.
+    #[inline(always)]
+    fn f32(codes: &[u8; 64]) -> [f32; 16] {
+        let mut out = [0.0; 16];
+        for (out, &code) in out.iter_mut().zip(codes.as_chunks().0) {
+            *out = f32::from_le_bytes(code);
+        }
+        out
+    }
+
+    /// Sixteen bf16: the upper halves of f32.
+    #[inline(always)]
+    fn bf16(codes: &[u8; 32]) -> [f32; 16] {
+        let mut out = [0.0; 16];
+        for (out, &code) in out.iter_mut().zip(codes.as_chunks().0) {
+            *out = f32::from_bits(u32::from(u16::from_le_bytes(code)) << 16);
+        }
+        out
+    }
+
     /// Sixteen f16, lowest byte first.
     #[inline(always)]
     fn f16(codes: &[u8; 32]) -> [f32; 16] {
@@ -50,8 +70,8 @@ mod x86 {
     use super::{Avx512, Widen};
     use std::arch::x86_64::{
         __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_cmpeq_epi16_mask, _mm256_cvtepu8_epi16, _mm256_loadu_si256,
-        _mm256_mask_mov_epi16, _mm256_set1_epi16, _mm256_slli_epi16, _mm256_srai_epi16, _mm512_cvtph_ps, _mm512_mul_ps,
-        _mm512_set1_ps, _mm512_storeu_ps,
+        _mm256_mask_mov_epi16, _mm256_set1_epi16, _mm256_slli_epi16, _mm256_srai_epi16, _mm512_cvtepu16_epi32,
+        _mm512_cvtph_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
     };
 
     /// Sixteen bytes, each in the upper half of a lane.
@@ -82,8 +102,19 @@ mod x86 {
 
     impl Widen for Avx512 {
         #[inline(always)]
-        fn f16(codes: &[u8; 32]) -> [f32; 16] {
+        fn bf16(codes: &[u8; 32]) -> [f32; 16] {
+            let mut out = [0.0; 16];
             // SAFETY: only `Isa::run` of this instruction set calls this, on processors that have it; sixteen are there.
+            unsafe {
+                let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(codes.as_ptr().cast()));
+                _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_slli_epi32::<16>(words));
+            }
+            out
+        }
+
+        #[inline(always)]
+        fn f16(codes: &[u8; 32]) -> [f32; 16] {
+            // SAFETY: as above.
             unsafe { halves(_mm256_loadu_si256(codes.as_ptr().cast()), 1.0) }
         }
 
@@ -128,8 +159,9 @@ mod tests {
                 for (i, code) in codes.as_chunks_mut().0.iter_mut().enumerate() {
                     *code = (first + i as u16).to_le_bytes();
                 }
-                for (code, got) in (u32::from(first)..).zip(I::f16(&codes)) {
-                    same(got, F16.decode(code), code);
+                for (code, (half, bf16)) in (u32::from(first)..).zip(I::f16(&codes).into_iter().zip(I::bf16(&codes))) {
+                    same(half, F16.decode(code), code);
+                    same(bf16, f32::from_bits(code << 16), code);
                 }
             }
             for first in (0..=0xff_u8).step_by(16) {

@@ -18,6 +18,7 @@ const FLOOR: &[&str] = &[
     "attention 2x4:2x9:17x64 f32:f32:f32 mask=causal lse",
     "attention 1x8:2x1:65x64 bf16:bf16:bf16 mask=causal",
     "attention 1x2x33x64 f16:f16:f16 layout=bhsd lse",
+    "attention 2x18:9x1:300x160 f32:f32:f32",
     "attention 1x1x5:3x16 f32:f32:f32 mask=causal lse",
     "attention 2x2x3:0x16 f32:f32:f32 lse",
     "attention 0x2x4x16 f32:f32:f32",
