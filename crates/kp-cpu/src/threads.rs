@@ -12,7 +12,10 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc, Mutex, OnceLock, TryLockError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     thread::{self, Thread},
     time::{Duration, Instant},
@@ -47,6 +50,46 @@ pub(crate) fn for_each(tasks: usize, body: impl Fn(usize) + Sync) {
     }
     Pool::global().run(tasks, &body);
 }
+
+/// Tasks of a loop, dealt to its slots: one after the other to whoever asks; or a share to each, where the loop is so short
+/// that asking takes longer than waiting for the slowest. (Cores of two chiplets need 0.2 µs to hear of each other's writes.)
+pub(crate) struct Deal {
+    tasks: usize,
+    slots: usize,
+    next: Option<AtomicUsize>,
+}
+
+impl Deal {
+    /// Of tasks that take `multiply_adds` in all, about the same each.
+    pub(crate) fn new(tasks: usize, slots: usize, multiply_adds: u64) -> Self {
+        Self { tasks, slots, next: (multiply_adds >= LONG).then(|| AtomicUsize::new(0)) }
+    }
+
+    /// The tasks of a slot, each of which is visited once.
+    pub(crate) fn of(&self, slot: usize) -> impl Iterator<Item = usize> {
+        let [mut at, end] = [slot, slot + 1].map(|slot| self.tasks * slot / self.slots.max(1));
+        std::iter::from_fn(move || {
+            let task = match &self.next {
+                Some(next) => next.fetch_add(1, Relaxed),
+                None if at < end => at,
+                None => self.tasks,
+            };
+            at += 1;
+            (task < self.tasks).then_some(task)
+        })
+    }
+}
+
+/// Multiply-adds of a loop that is not short.
+const LONG: u64 = 16 << 20;
+
+/// As [`for_each`] of tasks that do little more than read or write `bytes` bytes in all: on the calling thread alone if that
+/// takes no longer than a second one needs to begin.
+pub(crate) fn for_each_of(tasks: usize, bytes: usize, body: impl Fn(usize) + Sync) {
+    if bytes < FEW_BYTES { (0..tasks).for_each(body) } else { for_each(tasks, body) }
+}
+
+const FEW_BYTES: usize = 32 << 10;
 
 struct Pool {
     shared: Arc<Shared>,
@@ -182,6 +225,16 @@ mod tests {
         // Long enough for the workers to park.
         thread::sleep(Duration::from_millis(5));
         assert_eq!(sum(&pool, 100), 5050);
+    }
+
+    #[test]
+    fn every_task_is_dealt_once() {
+        for (tasks, slots, work) in [(0, 1, 0), (1, 4, 0), (18, 4, 0), (18, 4, LONG), (3, 16, LONG)] {
+            let deal = Deal::new(tasks, slots, work);
+            let mut seen: Vec<usize> = (0..slots).flat_map(|slot| deal.of(slot)).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..tasks).collect::<Vec<_>>(), "{slots} slots, {work}");
+        }
     }
 
     #[test]

@@ -80,6 +80,7 @@ impl DType {
     pub const COUNT: usize = Self::ALL.len();
 
     /// Bytes that `elements` consecutive elements occupy, or `u64::MAX` if that is no `u64`.
+    #[inline]
     pub const fn bytes(self, elements: u64) -> u64 {
         let bits = elements as u128 * self.bits() as u128;
         let bytes = bits.div_ceil(8);

@@ -22,7 +22,7 @@ use crate::{
     kernel::{Output, input, optional},
     numbers,
     simd::Baseline,
-    threads,
+    threads::{self, Deal},
 };
 use kp_hal::{
     DType,
@@ -220,19 +220,22 @@ impl<'a, R: Compiled> Run<'a, R> {
         self.run(tile, room, state, Task::Keys(keys));
     }
 
+    /// Of both products, if nothing is hidden.
+    fn multiply_adds(&self) -> u64 {
+        let AttentionSpec { batch, q_heads, q_len, kv_len, qk_dim, v_dim, .. } = *self.spec;
+        [batch, q_heads, q_len, kv_len, qk_dim + v_dim].map(u64::from).into_iter().product()
+    }
+
     fn tile_by_tile(&self) {
-        let next = AtomicUsize::new(0);
-        threads::for_each(threads::count().min(self.shape.units), |part| {
+        let slots = threads::count().min(self.shape.units);
+        let deal = Deal::new(self.shape.units, slots, self.multiply_adds());
+        threads::for_each(slots, |part| {
             // SAFETY: one thread per part.
             let (mut room, mut state, mut other) = unsafe {
                 let state = |i| self.scratch.state(&self.shape, 2 * part + i);
                 (self.scratch.room(&self.shape, part), state(0), state(1))
             };
-            loop {
-                let unit = next.fetch_add(1, Ordering::Relaxed);
-                if unit >= self.shape.units {
-                    return;
-                }
+            for unit in deal.of(part) {
                 let tile = self.tile(unit);
                 if tile.rows == 0 {
                     continue;

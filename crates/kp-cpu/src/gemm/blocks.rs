@@ -31,14 +31,9 @@ use crate::{
     memory::{Number, cut},
     numbers::Real,
     simd::{Work, vector::transpose::Transpose},
-    threads,
+    threads::{self, Deal},
 };
-use std::{
-    any::TypeId,
-    marker::PhantomData,
-    ops::Range,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::{any::TypeId, marker::PhantomData, ops::Range};
 
 /// Elements of k that are packed at a time: a whole number of blocks of any sum.
 const RUN: usize = LINE;
@@ -121,18 +116,15 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
         };
         let lies = [whole.a.is_some(), whole.b.is_some()];
         let cuts = Cuts::of(&panels, item.rows, product.spec.k as usize, room.threads, lies);
-        let next = AtomicUsize::new(0);
+        let slots = room.threads.min(cuts.chunks());
+        let deal = Deal::new(cuts.chunks(), slots, item.rows as u64 * product.spec.n as u64 * product.spec.k as u64);
         let scratch = Disjoint::of(&mut scratch[..room.bytes()]);
-        threads::for_each(room.threads.min(cuts.chunks()), |slot| {
+        threads::for_each(slots, |slot| {
             // SAFETY: a slot belongs to one thread.
             let mut rest = unsafe { scratch.part(slot * room.bytes..(slot + 1) * room.bytes) };
             let (a, b) = (cut::<R>(&mut rest, room.a), cut::<R>(&mut rest, room.b));
             let (sums, work) = (cut::<E>(&mut rest, room.sums), cut::<E>(&mut rest, room.work));
-            loop {
-                let chunk = next.fetch_add(1, Relaxed);
-                if chunk >= cuts.chunks() {
-                    return;
-                }
+            for chunk in deal.of(slot) {
                 let (rows, panels) = cuts.chunk(chunk, item.rows, panels.unit());
                 let chunk = Chunk::<R, E> { whole: &whole, ld: panels.len() * Self::NR, rows, panels };
                 // SAFETY: a chunk has its own elements of D.

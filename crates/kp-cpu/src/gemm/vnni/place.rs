@@ -92,7 +92,7 @@ impl Way {
     ) {
         let step = self.held(1);
         let out = Disjoint::of(out);
-        threads::for_each(rows.div_ceil(step), |i| {
+        threads::for_each_of(rows.div_ceil(step), rows * ld, |i| {
             // SAFETY: each part once; the features were promised.
             unsafe {
                 let out = out.part(step * i * ld..step * (i + 1) * ld);

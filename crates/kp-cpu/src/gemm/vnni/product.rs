@@ -36,17 +36,13 @@ use crate::{
     memory::{cut, numbers_mut},
     numbers,
     simd::run_widest,
-    threads,
+    threads::{self, Deal},
 };
 use kp_hal::{
     DType, Launch, Queue, Result,
     op::{Gemm, GemmArgs, GemmSpec, Order},
 };
-use std::{
-    marker::PhantomData,
-    ops::Range,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::{marker::PhantomData, ops::Range};
 
 /// Most rows of a task: their codes and sums stay in L2 beside a panel.
 pub(crate) const ROWS: usize = 256;
@@ -177,7 +173,7 @@ impl<E: Tail> Tiles<E> {
             return unsafe { self.way.prepare(item.rows, |r| of_a.column(item.row + r), codes, ld) };
         }
         let (codes, taken, scales) = (Disjoint::of(codes), Disjoint::of(taken), Disjoint::of(scales));
-        threads::for_each(item.rows, |row| {
+        threads::for_each_of(item.rows, item.rows * ld, |row| {
             // SAFETY: each row once.
             let (codes, taken) =
                 unsafe { (codes.part(row * ld..(row + 1) * ld), taken.part(row * segments..(row + 1) * segments)) };
@@ -437,17 +433,14 @@ impl<E: Tail> Tiles<E> {
         let unit = self.panels.unit();
         let (down, across) = (item.rows.div_ceil(ROWS), self.panels.count().div_ceil(unit));
         let finish = Finish { product, item, summing: self.summing, panels: self.panels, stage };
-        let next = AtomicUsize::new(0);
+        let slots = threads::count().min(down * across);
+        let deal = Deal::new(down * across, slots, item.rows as u64 * self.spec.n as u64 * self.spec.k as u64);
         let task = Task { product, item, a: &a };
-        threads::for_each(threads::count().min(down * across), |slot| {
+        threads::for_each(slots, |slot| {
             let bytes = self.work_bytes();
             // SAFETY: a slot belongs to one thread.
             let work = unsafe { work.part(slot * bytes..(slot + 1) * bytes) };
-            loop {
-                let t = next.fetch_add(1, Relaxed);
-                if t >= down * across {
-                    return;
-                }
+            for t in deal.of(slot) {
                 // Neighbouring tasks share a panel's memory.
                 let (i, j) = (t % down, t / down);
                 let rows = self.way.chunk(item.rows, i);
