@@ -125,8 +125,8 @@ pub(crate) fn vector<'a, R: Real>(
 }
 
 /// How many running sums a row is summed in, on every instruction set, so that its rounding error grows with a part of
-/// its length only.
-const LANES: usize = 32;
+/// its length only. Half as many are two chains of AVX-512, which wait for their additions.
+const LANES: usize = 64;
 
 /// The most vectors they take: two f64 in each.
 const MOST_VECTORS: usize = LANES / 2;
