@@ -4,7 +4,7 @@
 // f32's, whatever the matrix unit keeps. The same skeleton without scales multiplies 16-bit groups. It serves plain, batched and
 // grouped products; the sources that include it say which by defines.
 //
-//     block of threads      warpgroup 0: warp 0 copies tiles of A and B (TMA) and tells which, warp 1 or 2 copies scales
+//     block of threads      warpgroup 0: warp 0 copies tiles of A and B (TMA) and tells which, warps 1 and 2 copy scales
 //                           warpgroups 1 to CONSUMERS: each computes slabs of 64 rows: slab w · CONSUMERS + its number, w < WAVES
 //     one scales its block while the other's wgmma runs, so there are two as soon as BM is 128
 //
@@ -237,9 +237,7 @@ struct Walk {
         if (GROUPING != 0) return;
         step();
     }
-    KP_FN void begin() {
-        if (GROUPING != 0) step();
-    }
+    KP_FN void begin() { if (GROUPING != 0) step(); }
     KP_FN void step() { more = schedule.next(tile); }
 };
 
@@ -291,6 +289,7 @@ KP_FN bool in_bulk(const Args &args) {
     return BM > 64 && in_bulk(args.a_scale, args.a_scale_row, args.a_scale_k, args.a_scale_batch) &&
            (B_SCALE != 1 || in_bulk(args.b_scale, args.b_scale_row, args.b_scale_k, args.b_scale_batch));
 }
+constexpr u32 COPYING = 2; // warps that copy scales one by one; a third, that of the barriers, begins too late to be of use
 // Lanes that copy scales, each of which arrives at a stage's barrier.
 constexpr u32 BULK_LANES = B_SCALE == 1 ? 1 : BN / ZONE;
 KP_FN u32 scale_lanes(const Args &args) { return in_bulk(args) ? BULK_LANES : 32; }
@@ -335,14 +334,16 @@ template <int COUNT, int EVERY, int SHARED_BY> KP_FN void copy_scales(u32 smem, 
     }
 }
 
-// Scales in any layout, all of them one by one.
-KP_FN void load_scales(const Args &args, Stages s, Walk walk) {
+// Scales in any layout, one by one: 330 cycles a stage, longer than small tiles multiply, so that COPYING warps take turns; this is number `which`.
+KP_FN void load_scales(const Args &args, Stages s, Walk walk, u32 which) {
     const Part part(args);
+    u32 turn = 0;
     for (; walk.more; walk.step()) {
         const Tile &t = walk.tile;
         const float *a = args.a_scale + t.batch * args.a_scale_batch + (u64)part.first * args.a_scale_k;
         const float *b = args.b_scale + walk.schedule.group * args.b_scale_batch + (u64)part.first * args.b_scale_k;
         for (i32 kb = 0; kb < part.blocks; kb++, s.advance(), a += args.a_scale_k, b += args.b_scale_k) {
+            if (turn++ % COPYING != which) continue;
             // Or the compiler makes a loop over lanes with different barriers: 40 of the 330 cycles between two stages.
             const u32 full = ptx::uniform(s.full());
             s.wait_empty();
@@ -352,7 +353,7 @@ KP_FN void load_scales(const Args &args, Stages s, Walk walk) {
             ptx::arrive_with_copies(full);
         }
     }
-    s.wait_empty(), ptx::mbarrier_arrive(s.full());
+    if (turn % COPYING == which) s.wait_empty(), ptx::mbarrier_arrive(s.full());
 }
 #else
 KP_FN bool in_bulk(const Args &) { return false; }
@@ -786,7 +787,7 @@ gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap 
         ptx::give_registers<56>();
         if (warp == 0) load_tiles(a_map, b_map, args, s, walk);
 #if A_SCALE
-        if (warp == 1 && !in_bulk(args)) load_scales(args, s, walk);
+        if (warp - 1 < COPYING && !in_bulk(args)) load_scales(args, s, walk, warp - 1);
         if (warp == 2 && in_bulk(args)) load_scales_in_bulk(args, s, walk);
 #endif
     } else {
