@@ -289,7 +289,7 @@ KP_FN bool in_bulk(const Args &args) {
     return BM > 64 && in_bulk(args.a_scale, args.a_scale_row, args.a_scale_k, args.a_scale_batch) &&
            (B_SCALE != 1 || in_bulk(args.b_scale, args.b_scale_row, args.b_scale_k, args.b_scale_batch));
 }
-constexpr u32 COPYING = 2; // warps that copy scales one by one; a third, that of the barriers, begins too late to be of use
+constexpr u32 COPYING = BM == 64 ? 2 : 1; // warps that copy scales one by one; where the second copies in bulk it has no code for more
 // Lanes that copy scales, each of which arrives at a stage's barrier.
 constexpr u32 BULK_LANES = B_SCALE == 1 ? 1 : BN / ZONE;
 KP_FN u32 scale_lanes(const Args &args) { return in_bulk(args) ? BULK_LANES : 32; }
@@ -334,7 +334,7 @@ template <int COUNT, int EVERY, int SHARED_BY> KP_FN void copy_scales(u32 smem, 
     }
 }
 
-// Scales in any layout, one by one: 330 cycles a stage, longer than small tiles multiply, so that COPYING warps take turns; this is number `which`.
+// Scales in any layout, one by one: 330 cycles a stage, more than tiles of 64 rows multiply, so that COPYING warps take turns; this is `which`.
 KP_FN void load_scales(const Args &args, Stages s, Walk walk, u32 which) {
     const Part part(args);
     u32 turn = 0;
