@@ -176,6 +176,24 @@ impl Judge for Gemm {
             ],
             valid,
         ));
+        // The same by many rows: whole panels of rows, a last panel of few columns, sums in several runs of k, rows in several chunks.
+        let [dims, options] = match depth {
+            Depth::Quick => ["1x64x70x1036 1x320x9x132 1x61x6x4364", "-"],
+            Depth::Full => [
+                "1x64x70x1036 1x320x9x132 1x61x6x4364 2x64x130x64 1x127x65x1100 1x520x66x20",
+                "- bias=f32 gate=halves c=d",
+            ],
+        };
+        out.extend(lines(
+            "gemm",
+            &[
+                words(dims),
+                words("i8@row:i8@row:f32 i8:i8:i32 i8@row:i8@row:bf16"),
+                words("b=col b=panel64x4"),
+                words(options),
+            ],
+            valid,
+        ));
         // An f16 sum of integers, or of codes before their scales, would only overflow.
         let valid = |line: &str| {
             let problem = line.parse::<GemmProblem>();

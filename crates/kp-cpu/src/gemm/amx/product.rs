@@ -354,10 +354,10 @@ impl<E: Tail> ByTiles<E> {
                 continue;
             }
             self.row_factors(finish, some.clone(), row_factors);
-            for ((ends, sums), &row) in ends.chunks_exact_mut(ld).zip(numbers.chunks_exact(ld)).zip(&*row_factors) {
-                let is_whole = self.dot != Dot::Bf16;
-                run_widest(ld, End { sums, is_whole, row, by: column_factors, ends });
-            }
+            let is_whole = self.dot != Dot::Bf16;
+            let mut all = ends.chunks_exact_mut(ld);
+            let ends_of = |_| all.next().expect("as many as rows");
+            run_widest(ld, End { sums: numbers, ld, is_whole, rows: row_factors, by: column_factors, ends: ends_of });
             // SAFETY: passed on.
             unsafe { finish.tile(some, run.clone(), ends, ld, rest) };
         }

@@ -2,27 +2,32 @@
 
 use crate::{numbers::Real, simd::Work};
 
-/// Sums of a row, times what it and its columns are worth.
-pub(crate) struct End<'w, E> {
+/// Rows of sums, times what they and their columns are worth.
+pub(crate) struct End<'w, E, F> {
+    /// Of each row at least as many as there are columns, `ld` apart.
     pub(crate) sums: &'w [u32],
+    pub(crate) ld: usize,
     /// Whether sums are i32, not f32.
     pub(crate) is_whole: bool,
-    pub(crate) row: E,
+    pub(crate) rows: &'w [E],
     pub(crate) by: &'w [E],
-    pub(crate) ends: &'w mut [E],
+    /// Where a row goes, as many numbers as there are columns.
+    pub(crate) ends: F,
 }
 
-impl<E: Real> Work for End<'_, E> {
+impl<'w, E: Real, F: FnMut(usize) -> &'w mut [E]> Work for End<'w, E, F> {
     #[inline(always)]
     fn run(self) {
-        let Self { sums, is_whole, row, by, ends } = self;
-        let all = ends.iter_mut().zip(sums).zip(by);
-        if is_whole && size_of::<E>() == size_of::<f32>() {
-            all.for_each(|((end, &sum), &by)| *end = E::from_f32(sum as i32 as f32) * (row * by));
-        } else if is_whole {
-            all.for_each(|((end, &sum), &by)| *end = E::from_f64(f64::from(sum as i32)) * (row * by));
-        } else {
-            all.for_each(|((end, &sum), &by)| *end = E::from_f32(f32::from_bits(sum)) * (row * by));
+        let Self { sums, ld, is_whole, rows, by, mut ends } = self;
+        for (r, (&row, sums)) in rows.iter().zip(sums.chunks(ld)).enumerate() {
+            let all = ends(r)[..by.len()].iter_mut().zip(&sums[..by.len()]).zip(by);
+            if is_whole && size_of::<E>() == size_of::<f32>() {
+                all.for_each(|((end, &sum), &by)| *end = E::from_f32(sum as i32 as f32) * (row * by));
+            } else if is_whole {
+                all.for_each(|((end, &sum), &by)| *end = E::from_f64(f64::from(sum as i32)) * (row * by));
+            } else {
+                all.for_each(|((end, &sum), &by)| *end = E::from_f32(f32::from_bits(sum)) * (row * by));
+            }
         }
     }
 }

@@ -29,9 +29,9 @@ use kp_hal::{
 };
 use std::{
     arch::x86_64::{
-        __m512i, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8,
-        _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_si512,
-        _mm512_sub_epi32, _mm512_xor_si512,
+        __m512i, _mm512_add_epi32, _mm512_loadu_si512, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8,
+        _mm512_set1_epi8, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_si512, _mm512_sub_epi32,
+        _mm512_xor_si512,
     },
     ops::Range,
 };
@@ -66,17 +66,38 @@ impl Way {
         }
     }
 
-    /// Rows that `rows` rows take the room of.
+    /// Rows that a chunk of `rows` rows takes the room of: whole panels, or a row of ones besides, whose sums are those of B's
+    /// columns.
     pub(super) fn held(self, rows: usize) -> usize {
-        if self == Self::Columns { rows.next_multiple_of(SIDE) } else { rows }
+        match self {
+            Self::Packed => rows,
+            Self::Columns => rows.next_multiple_of(SIDE),
+            Self::Panels => rows + 1,
+        }
+    }
+
+    /// The same of all `rows` rows.
+    pub(super) fn all_held(self, rows: usize) -> usize {
+        (0..rows.div_ceil(ROWS)).map(|i| self.held(self.chunk(rows, i).len())).sum()
+    }
+
+    /// Where row `row` of `rows` rows lies.
+    fn place(self, rows: usize, row: usize) -> usize {
+        let before = (0..rows.div_ceil(ROWS)).map(|i| self.chunk(rows, i)).take_while(|chunk| chunk.end <= row);
+        row + if self == Self::Panels { before.count() } else { 0 }
     }
 
     /// Chunk `i` of all that `rows` rows are cut into, at most [`ROWS`] each.
     pub(super) fn chunk(self, rows: usize, i: usize) -> Range<usize> {
-        let (step, chunks) = (self.held(1), rows.div_ceil(ROWS));
+        let (step, chunks) = (self.step(), rows.div_ceil(ROWS));
         let units = rows.div_ceil(step);
         // Of nearly equal height.
         (units * i / chunks * step)..(units * (i + 1) / chunks * step).min(rows)
+    }
+
+    /// Rows that are not parted.
+    fn step(self) -> usize {
+        if self == Self::Columns { SIDE } else { 1 }
     }
 
     /// Makes rows of A unsigned codes, in panels or `ld` apart.
@@ -90,24 +111,34 @@ impl Way {
         out: &mut [u8],
         ld: usize,
     ) {
-        let step = self.held(1);
+        let step = self.step();
         let out = Disjoint::of(out);
         threads::for_each_of(rows.div_ceil(step), rows * ld, |i| {
+            let at = self.place(rows, step * i);
             // SAFETY: each part once; the features were promised.
             unsafe {
-                let out = out.part(step * i * ld..step * (i + 1) * ld);
+                let out = out.part(at * ld..(at + step) * ld);
                 match self {
                     Self::Columns => lift_panel((rows - step * i).min(step), |r| row(step * i + r), out),
                     _ => lift_row(row(i), out),
                 }
             }
         });
+        if self == Self::Panels {
+            for chunk in (0..rows.div_ceil(ROWS)).map(|i| self.chunk(rows, i)) {
+                let at = self.place(rows, chunk.end - 1) + 1;
+                // SAFETY: between the rows of two chunks.
+                unsafe { out.part(at * ld..(at + 1) * ld) }.fill(1);
+            }
+        }
     }
 }
 
 /// The sums of an item's panels of B.
 pub(super) struct InPlace<'t> {
     pub(super) way: Way,
+    /// Rows of the item.
+    pub(super) rows: usize,
     /// One for each number of rows from 1 to [`tile::MOST`].
     pub(super) loops: &'t [Whole; tile::MOST],
     pub(super) panels: &'t Panels,
@@ -128,50 +159,45 @@ impl InPlace<'_> {
     pub(super) fn sums(&self, rows: Range<usize>, p: usize, sums: &mut [i32]) {
         let columns = self.panels.columns(p);
         let is_turned = self.way == Way::Columns;
-        let (squares, tall) = if is_turned { (rows.len().div_ceil(SIDE), columns.len()) } else { (1, rows.len()) };
+        let (squares, tall) =
+            if is_turned { (rows.len().div_ceil(SIDE), columns.len()) } else { (1, self.way.held(rows.len())) };
+        let place = self.way.place(self.rows, rows.start);
         // Tiles of nearly equal height.
         let tiles = tall.div_ceil(tile::MOST);
-        sums.fill(0);
-        let mut more = [0; SIDE];
+        let mut counts = Counts([[0; 16]; SIDE]);
         for first in (0..self.k).step_by(self.depth) {
             let inner = first..(first + self.depth).min(self.k);
             let wanted = self.wanted_after(p, &inner);
             let of_b = Codes::of(self.b, self.batch, inner.clone());
-            if !is_turned {
-                // SAFETY: whoever made A ready was promised the features.
-                unsafe { take_panel(self.panel(&columns, &inner), &mut more) };
-            }
+            let panel_of_b = if is_turned { &[] } else { self.panel(&columns, &inner) };
             for (q, t) in (0..squares).flat_map(|q| (0..tiles).map(move |t| (q, t))) {
                 let some = tall * t / tiles..tall * (t + 1) / tiles;
                 let (codes, panel) = if is_turned {
-                    let panel = (rows.start + SIDE * q) * self.ld + first * SIDE;
+                    let panel = (place + SIDE * q) * self.ld + first * SIDE;
                     let codes = Rows { codes: of_b.from(columns.start + some.start), ld: of_b.step() };
                     (codes, &self.a[panel..][..inner.len() * SIDE])
                 } else {
-                    let codes = &self.a[(rows.start + some.start) * self.ld + first..];
-                    (Rows { codes, ld: self.ld }, self.panel(&columns, &inner))
+                    let codes = &self.a[(place + some.start) * self.ld + first..];
+                    (Rows { codes, ld: self.ld }, panel_of_b)
                 };
                 let ahead = wanted.part(q * tiles + t, squares * tiles, inner.len() / 4);
                 let sums = &mut sums[(q * SIDE + some.start) * SIDE..(q * SIDE + some.end) * SIDE];
-                // SAFETY: as above.
-                unsafe { self.loops[some.len() - 1](codes, panel, ahead, sums) };
-                if is_turned {
-                    // Those of the tile's columns that fall to this square are counted while they are near.
-                    let share = |q: usize| some.start + some.len() * q / squares;
-                    let first = columns.start + share(q);
-                    for (o, more) in (first..).zip(&mut more[share(q)..share(q + 1)]) {
-                        // SAFETY: as above.
-                        unsafe { take_column(of_b.column(o), more) };
-                    }
-                }
+                // Columns are counted once.
+                let counted = if is_turned && q == t % squares { some.clone() } else { 0..0 };
+                // SAFETY: whoever made A ready was promised the features.
+                unsafe { self.loops[some.len() - 1](codes, panel, ahead, first == 0, sums, &mut counts.0[counted]) };
             }
         }
         // SAFETY: as above.
         unsafe {
             if is_turned {
-                sums.chunks_exact_mut(SIDE * SIDE).for_each(|square| turn(square));
+                let more = total(&counts);
+                sums.chunks_exact_mut(SIDE * SIDE).for_each(|square| turn(square, &more));
+            } else {
+                let (sums, ones) = sums.split_at_mut(rows.len() * SIDE);
+                let ones: [i32; SIDE] = (*ones).try_into().expect("the sums of a row of ones");
+                add_row(&ones.map(|sum| sum.wrapping_mul(-128)), sums);
             }
-            add_row(&more, sums);
         }
     }
 
@@ -248,39 +274,24 @@ fn lift_panel<'c>(rows: usize, row: impl Fn(usize) -> &'c [u8], out: &mut [u8]) 
     }
 }
 
-/// Takes 128 times the sum of a column's codes from `more`.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn take_column(codes: &[u8], more: &mut i32) {
-    let ones = _mm512_set1_epi8(1);
-    let (lines, rest) = codes.as_chunks::<64>();
-    // SAFETY: of 64 bytes, those that are there.
-    let rest = unsafe { _mm512_maskz_loadu_epi8(there(rest), rest.as_ptr().cast()) };
-    let mut sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, rest);
-    for line in lines {
-        // SAFETY: 64 bytes.
-        sum = _mm512_dpbusd_epi32(sum, ones, unsafe { _mm512_loadu_si512(line.as_ptr().cast()) });
-    }
-    *more = more.wrapping_sub(_mm512_reduce_add_epi32(sum).wrapping_mul(128));
-}
+/// Of each column of a panel sixteen numbers, the sum of which is that of its codes.
+#[repr(align(64))]
+struct Counts([[i32; 16]; SIDE]);
 
-/// The same for the columns of a panel.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn take_panel(codes: &[u8], more: &mut [i32; SIDE]) {
-    let ones = _mm512_set1_epi8(1);
-    let mut sums = [_mm512_setzero_si512(); tile::WIDE];
-    for step in codes.chunks_exact(4 * SIDE) {
-        for (sum, codes) in sums.iter_mut().zip(step.as_chunks::<64>().0) {
-            // SAFETY: 64 bytes.
-            *sum = _mm512_dpbusd_epi32(*sum, ones, unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) });
-        }
-    }
-    for (sum, more) in sums.into_iter().zip(more.as_chunks_mut::<16>().0) {
-        // SAFETY: sixteen numbers.
+/// What each column of a panel has too much, negative.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn total(counts: &Counts) -> [i32; SIDE] {
+    let mut more = [0; SIDE];
+    for (counts, more) in counts.0.as_chunks::<16>().0.iter().zip(more.as_chunks_mut::<16>().0) {
+        // SAFETY: sixteen numbers each.
         unsafe {
-            let before = _mm512_loadu_si512(more.as_ptr().cast());
-            _mm512_storeu_si512(more.as_mut_ptr().cast(), _mm512_sub_epi32(before, _mm512_slli_epi32::<7>(sum)));
+            let rows = counts.each_ref().map(|counts| _mm512_loadu_si512(counts.as_ptr().cast()));
+            let sum = transposed(rows).into_iter().fold(_mm512_setzero_si512(), |sum, x| _mm512_add_epi32(sum, x));
+            let taken = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
+            _mm512_storeu_si512(more.as_mut_ptr().cast(), taken);
         }
     }
+    more
 }
 
 /// Adds a row to each.
@@ -291,19 +302,19 @@ fn add_row(row: &[i32; SIDE], sums: &mut [i32]) {
     }
 }
 
-/// Makes a square of [`SIDE`] columns of sums rows.
+/// Makes a square of [`SIDE`] columns of sums rows, and adds `more` to each.
 ///
 /// # Panics
 /// If it is not one.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn turn(sums: &mut [i32]) {
+fn turn(sums: &mut [i32], more: &[i32; SIDE]) {
     let sums: &mut [i32; SIDE * SIDE] = sums.try_into().expect("a square");
     let at = |i: usize, j: usize| 16 * (i * SIDE + j);
     for i in 0..SIDE / 16 {
         for j in i..SIDE / 16 {
             let (upper, lower) = (turned(sums, at(i, j)), turned(sums, at(j, i)));
-            put(sums, at(j, i), upper);
-            put(sums, at(i, j), lower);
+            put(sums, at(j, i), upper, &more[16 * i..]);
+            put(sums, at(i, j), lower, &more[16 * j..]);
         }
     }
 }
@@ -321,11 +332,13 @@ fn turned(sums: &[i32; SIDE * SIDE], first: usize) -> [__m512i; 16] {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn put(sums: &mut [i32; SIDE * SIDE], first: usize, rows: [__m512i; 16]) {
+fn put(sums: &mut [i32; SIDE * SIDE], first: usize, rows: [__m512i; 16], more: &[i32]) {
+    // SAFETY: sixteen numbers.
+    let more = unsafe { _mm512_loadu_si512(more[..16].as_ptr().cast()) };
     for (r, row) in rows.into_iter().enumerate() {
         let sums = &mut sums[first + r * SIDE..][..16];
         // SAFETY: sixteen numbers.
-        unsafe { _mm512_storeu_si512(sums.as_mut_ptr().cast(), row) };
+        unsafe { _mm512_storeu_si512(sums.as_mut_ptr().cast(), _mm512_add_epi32(row, more)) };
     }
 }
 

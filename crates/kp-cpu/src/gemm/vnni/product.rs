@@ -52,6 +52,9 @@ pub(crate) const ROWS: usize = 256;
 const DEEP: usize = 1024;
 const SHALLOW: usize = 512;
 
+/// Elements of k that are read in place at a time.
+const DEEPER: usize = 4096;
+
 /// Rows that are finished together.
 const GROUP: usize = 8;
 
@@ -97,7 +100,11 @@ impl<E: Tail> Tiles<E> {
         // Scales are applied before `Finish` sees the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
-        let depth = if spec.m as usize <= 4 * tile::MOST { SHALLOW } else { DEEP };
+        let depth = match way {
+            _ if spec.m as usize <= 4 * tile::MOST => SHALLOW,
+            Way::Packed => DEEP,
+            Way::Columns | Way::Panels => DEEPER,
+        };
         Self {
             spec: *spec,
             panels: Panels::of(spec, SIDE),
@@ -125,7 +132,7 @@ impl<E: Tail> Tiles<E> {
     /// Numbers of A made ready: codes, sums and scales.
     fn a_lens(&self) -> [usize; 3] {
         let m = self.spec.m as usize;
-        [self.way.held(m) * self.ld(), m * self.segments(), if self.a_varies { m * self.segments() } else { 0 }]
+        [self.way.all_held(m) * self.ld(), m * self.segments(), if self.a_varies { m * self.segments() } else { 0 }]
     }
 
     /// Segments of what is packed at a time.
@@ -140,7 +147,7 @@ impl<E: Tail> Tiles<E> {
         let ld = width * unit;
         let finish = GROUP * ld + finish_len(ld) + ROWS + ld;
         let panel = if self.way == Way::Packed { self.depth * width } else { 0 };
-        [panel, ROWS * ld, self.deep_segments() * width, 16 * self.deep_segments(), finish]
+        [panel, self.way.held(ROWS) * ld, self.deep_segments() * width, 16 * self.deep_segments(), finish]
     }
 
     fn work_bytes(&self) -> usize {
@@ -298,7 +305,7 @@ impl<E: Tail> Tiles<E> {
                 match &self.loops {
                     // SAFETY: as above.
                     Loops::Whole(loops) => unsafe {
-                        loops[some.len() - 1](codes, panel, Ahead::NONE, numbers_mut(sums))
+                        loops[some.len() - 1](codes, panel, Ahead::NONE, false, numbers_mut(sums), &mut [])
                     },
                     Loops::Scaled(loops) => {
                         let from = row * segments + first / self.segment;
@@ -362,6 +369,7 @@ impl<E: Tail> Tiles<E> {
                 (Loops::Whole(loops), Way::Columns | Way::Panels) => {
                     let in_place = InPlace {
                         way: self.way,
+                        rows: item.rows,
                         loops,
                         panels: &self.panels,
                         next: if p + 1 < run.end { p + 1 } else { next },
@@ -390,26 +398,28 @@ impl<E: Tail> Tiles<E> {
             factors.iter_mut().for_each(|factor| *factor *= unit);
         }
         let is_whole = matches!(self.loops, Loops::Whole(_));
-        let end = |r: usize, i: usize, ends: &mut [E]| {
-            let sums = &all_sums[(i * held + r) * width..][..width];
-            let by = &column_factors[i * width..][..width];
-            run_widest(width, End { sums, is_whole, row: factors[r], by, ends });
-        };
         if let Some((d, d_ld)) = finish.d_as_sums() {
-            for r in 0..rows.len() {
-                for (i, p) in run.clone().enumerate() {
-                    let columns = self.panels.columns(p);
+            for (i, p) in run.clone().enumerate() {
+                let columns = self.panels.columns(p);
+                let sums = &all_sums[i * held * width..];
+                let by = &column_factors[i * width..][..columns.len()];
+                let ends = |r: usize| {
                     let first = (rows.start + r) * d_ld + columns.start;
                     // SAFETY: this task's elements of D, by the caller's promise.
-                    end(r, i, unsafe { std::slice::from_raw_parts_mut(d.add(first), columns.len()) });
-                }
+                    unsafe { std::slice::from_raw_parts_mut(d.add(first), columns.len()) }
+                };
+                run_widest(width, End { sums, ld: width, is_whole, rows: &factors[..rows.len()], by, ends });
             }
             return;
         }
         for first in (0..rows.len()).step_by(GROUP) {
             let group = first..(first + GROUP).min(rows.len());
-            for (r, ends) in group.clone().zip(ends.chunks_exact_mut(ld)) {
-                ends.chunks_exact_mut(width).enumerate().for_each(|(i, ends)| end(r, i, ends));
+            for i in 0..run.len() {
+                let sums = &all_sums[(i * held + group.start) * width..];
+                let by = &column_factors[i * width..][..width];
+                let mut all = ends.chunks_exact_mut(ld);
+                let ends = |_| &mut all.next().expect("as many as rows")[i * width..];
+                run_widest(width, End { sums, ld: width, is_whole, rows: &factors[group.clone()], by, ends });
             }
             let group = rows.start + group.start..rows.start + group.end;
             // SAFETY: passed on.

@@ -10,8 +10,8 @@
 use crate::gemm::tile::{Ahead, GROUP};
 use std::arch::x86_64::{
     __m512i, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 
 /// Most rows of a tile: six by four vectors of sums, four of B and one of A are all registers but three.
@@ -24,7 +24,7 @@ pub(crate) const WIDE: usize = 4;
 const SHORT: usize = 4;
 
 /// [`whole`] for some number of rows.
-pub(crate) type Whole = unsafe fn(Rows<'_>, &[u8], Ahead, &mut [i32]);
+pub(crate) type Whole = unsafe fn(Rows<'_>, &[u8], Ahead, bool, &mut [i32], &mut [[i32; 16]]);
 /// [`scaled`] likewise.
 pub(crate) type Scaled = unsafe fn(Rows<'_>, &[u8], Segments<'_>, &mut [f32]);
 
@@ -79,35 +79,46 @@ impl Rows<'_> {
     }
 }
 
-/// Adds the products of `R` rows with a panel of `WIDE` vectors to `sums`, rows of a panel's width. Either the rows' codes
-/// are signed or, if `PANEL_SIGNED`, the panel's.
+/// Adds the products of `R` rows with a panel of `WIDE` vectors to `sums`, rows of a panel's width, or stores them there if
+/// they are the `first`. Either the rows' codes are signed or, if `PANEL_SIGNED`, the panel's. Signed codes of each row are added
+/// to the sixteen numbers of `counts` that are its own, unless that is empty.
 ///
 /// # Panics
-/// If rows, panel or sums are short.
+/// If rows, panel, sums or counts are short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) fn whole<const R: usize, const PANEL_SIGNED: bool>(
     a: Rows<'_>,
     b: &[u8],
     mut ahead: Ahead,
+    first: bool,
     sums: &mut [i32],
+    counts: &mut [[i32; 16]],
 ) {
     let steps = b.len() / (64 * WIDE);
     let (mut row, mut panel, ld) = (a.starts::<R>(steps)[0], b.as_ptr(), a.ld);
     let sums = &mut sums[..R * 16 * WIDE];
     let mut tile = [[_mm512_setzero_si512(); WIDE]; R];
-    for (r, tile) in tile.iter_mut().enumerate() {
-        for (v, tile) in tile.iter_mut().enumerate() {
-            // SAFETY: sixteen of the sums.
-            *tile = unsafe { _mm512_loadu_si512(sums.as_ptr().add((r * WIDE + v) * 16).cast()) };
+    if !first {
+        for (r, tile) in tile.iter_mut().enumerate() {
+            for (v, tile) in tile.iter_mut().enumerate() {
+                // SAFETY: sixteen of the sums.
+                *tile = unsafe { _mm512_loadu_si512(sums.as_ptr().add((r * WIDE + v) * 16).cast()) };
+            }
         }
     }
+    let mut counts = counts.first_chunk_mut::<R>();
     // One step at a time would spend a sixth of its instructions on addresses.
-    for _ in 0..steps / GROUP {
+    for group in 0..steps / GROUP {
         ahead.ask();
         for _ in 0..GROUP {
             // SAFETY: a step of the panel, and of each row, of which there are as many.
             unsafe { step::<R, PANEL_SIGNED>(&mut tile, row, ld, panel) };
             (row, panel) = (row.wrapping_add(4), panel.wrapping_add(64 * WIDE));
+        }
+        // A line is counted while it is in L1.
+        if let (Some(counts), 1) = (&mut counts, group % 2) {
+            // SAFETY: it was just read.
+            unsafe { count(row.wrapping_sub(64), ld, !0, counts) };
         }
     }
     for _ in 0..steps % GROUP {
@@ -115,10 +126,33 @@ pub(crate) fn whole<const R: usize, const PANEL_SIGNED: bool>(
         unsafe { step::<R, PANEL_SIGNED>(&mut tile, row, ld, panel) };
         (row, panel) = (row.wrapping_add(4), panel.wrapping_add(64 * WIDE));
     }
+    if let (Some(counts), 1..) = (counts, steps % 16) {
+        let rest = 4 * steps % 64;
+        // SAFETY: as above.
+        unsafe { count(row.wrapping_sub(rest), ld, (1 << rest) - 1, counts) };
+    }
     for (r, tile) in tile.iter().enumerate() {
         for (v, &tile) in tile.iter().enumerate() {
             // SAFETY: as above.
             unsafe { _mm512_storeu_si512(sums.as_mut_ptr().add((r * WIDE + v) * 16).cast(), tile) };
+        }
+    }
+}
+
+/// Adds bytes `there` of a line of each row to its numbers of `counts`.
+///
+/// # Safety
+/// `row` points to those bytes, as do `R` pointers from there `ld` bytes apart.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn count<const R: usize>(row: *const u8, ld: usize, there: u64, counts: &mut [[i32; 16]; R]) {
+    let ones = _mm512_set1_epi8(1);
+    for (r, counts) in counts.iter_mut().enumerate() {
+        // SAFETY: passed on; sixteen numbers.
+        unsafe {
+            let codes = _mm512_maskz_loadu_epi8(there, row.wrapping_add(r * ld).cast());
+            let before = _mm512_loadu_si512(counts.as_ptr().cast());
+            _mm512_storeu_si512(counts.as_mut_ptr().cast(), _mm512_dpbusd_epi32(before, ones, codes));
         }
     }
 }
