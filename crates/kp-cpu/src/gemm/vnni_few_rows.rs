@@ -283,19 +283,25 @@ impl<E: Tail> Dots for Codes<E> {
         let (scales, sums) = (Disjoint::of(scales), Disjoint::of(sums));
         let (bits, count) = (self.spec.b.dtype().bits() as usize, self.lanes());
         let whole_steps = 1.0 / unit(self.spec.a.format);
+        let is_plain = self.spec.a.order == Order::Row && self.spec.a.dtype() == DType::I8;
         threads::for_each(self.steps() * rows, |i| {
             let (step, row) = (i / rows, i % rows);
             let inner = step * STEP..((step + 1) * STEP).min(k);
-            let mut line = [0.0_f32; STEP];
-            if row < item.rows {
-                let line = &mut line[..inner.len()];
-                product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, line);
+            let mut line = [0_i32; STEP];
+            if row < item.rows && is_plain {
+                let codes = columns::Codes::of(&product.a, item.row_batch, inner.clone()).column(item.row + row);
+                line.iter_mut().zip(codes).for_each(|(x, &code)| *x = i32::from(code as i8));
+            } else if row < item.rows {
+                let mut numbers = [0.0_f32; STEP];
+                let numbers = &mut numbers[..inner.len()];
+                product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, numbers);
+                line.iter_mut().zip(numbers).for_each(|(x, number)| *x = (*number * whole_steps) as i32);
             }
-            let line = line.map(|x| (x * whole_steps) as i32);
             // SAFETY: each step of each row once.
             let codes = unsafe { codes.part(i * STEP..(i + 1) * STEP) };
-            for (byte, code) in codes.iter_mut().enumerate() {
-                *code = line[byte_dots::place(bits, byte)] as i8;
+            match bits {
+                8 => codes.iter_mut().zip(line).for_each(|(code, x)| *code = x as i8),
+                _ => codes.iter_mut().enumerate().for_each(|(at, code)| *code = line[byte_dots::place(bits, at)] as i8),
             }
             if let Loops::Whole(_) = self.loops {
                 // SAFETY: as above.
@@ -365,6 +371,29 @@ impl<E: Tail> Dots for Codes<E> {
             let of_columns = columns::Codes::of(b, item.b, inner.clone());
             let breadth = self.breadths[height];
             let ahead = columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k);
+            let loops = match &self.loops {
+                Loops::Scaled(loops) => loops,
+                Loops::Whole(loops) => {
+                    // Made once: written and copied for each loop, they kept it waiting for the one before.
+                    let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
+                    for o in columns.clone().step_by(breadth) {
+                        for (c, column) in some[..breadth].iter_mut().enumerate() {
+                            // Past the last column, that one again.
+                            column.codes = of_columns.column((o + c).min(columns.end - 1));
+                        }
+                        let mut of_rows = [0; SUMS];
+                        // SAFETY: `supports` asked for the features.
+                        unsafe { loops[height](&self.lift, a, &some[..breadth], &mut of_rows) };
+                        let places = o - columns.start..columns.len();
+                        for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
+                            for (total, &more) in totals.chunks_mut(columns.len()).zip(of_rows) {
+                                total[j] = total[j].wrapping_add(more as u32);
+                            }
+                        }
+                    }
+                    continue;
+                }
+            };
             for o in columns.clone().step_by(breadth) {
                 let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
                 let lists = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));
@@ -385,27 +414,13 @@ impl<E: Tail> Dots for Codes<E> {
                     let zeros = if has_zero { &zeros[..shares] } else { &[] };
                     *column = Column { codes, scales: &scales[..shares], zeros, ahead };
                 }
+                let mut of_rows = [0.0; SUMS];
+                // SAFETY: as above.
+                unsafe { loops[height](&self.lift, a, &some[..breadth], &mut of_rows) };
                 let places = o - columns.start..columns.len();
-                match &self.loops {
-                    Loops::Whole(loops) => {
-                        let mut of_rows = [0; SUMS];
-                        // SAFETY: as above.
-                        unsafe { loops[height](&self.lift, a, &some[..breadth], &mut of_rows) };
-                        for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
-                            for (total, &more) in totals.chunks_mut(columns.len()).zip(of_rows) {
-                                total[j] = total[j].wrapping_add(more as u32);
-                            }
-                        }
-                    }
-                    Loops::Scaled(loops) => {
-                        let mut of_rows = [0.0; SUMS];
-                        // SAFETY: as above.
-                        unsafe { loops[height](&self.lift, a, &some[..breadth], &mut of_rows) };
-                        for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
-                            for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {
-                                sums[j] += E::from_f32(more);
-                            }
-                        }
+                for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
+                    for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {
+                        sums[j] += E::from_f32(more);
                     }
                 }
             }

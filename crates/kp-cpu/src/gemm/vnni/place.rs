@@ -162,8 +162,8 @@ impl InPlace<'_> {
         let (squares, tall) =
             if is_turned { (rows.len().div_ceil(SIDE), columns.len()) } else { (1, self.way.held(rows.len())) };
         let place = self.way.place(self.rows, rows.start);
-        // Tiles of nearly equal height.
-        let tiles = tall.div_ceil(tile::MOST);
+        // Tiles of nearly equal height, two at least of panels: the first of them does little else than bring codes near.
+        let tiles = tall.div_ceil(tile::MOST).max(if is_turned { 1 } else { 2 });
         let mut counts = Counts([[0; 16]; SIDE]);
         for first in (0..self.k).step_by(self.depth) {
             let inner = first..(first + self.depth).min(self.k);
