@@ -88,7 +88,8 @@ impl<E: Tail> ByTiles<E> {
         // Scales are applied before `Finish` sees the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
-        let work = Work { rows: spec.m as usize, steps: (spec.k as usize).div_ceil(holds.elements()), panels };
+        let steps = (spec.k as usize).div_ceil(holds.elements());
+        let work = Work { rows: spec.m as usize, steps, panels, b_lies: matches!(b, Source::Panels(_)) };
         Self {
             spec: *spec,
             panels,
