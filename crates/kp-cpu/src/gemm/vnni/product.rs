@@ -47,8 +47,7 @@ use std::{marker::PhantomData, ops::Range};
 /// Most rows of a task: their codes and sums stay in L2 beside a panel.
 pub(crate) const ROWS: usize = 256;
 
-/// Elements of k that are packed at a time: a panel of them stays near, and while it is multiplied, memory is asked for
-/// what the next is made of.
+/// Elements of k that are packed at a time: a panel of them stays near while memory is asked for what the next is made of.
 const DEEP: usize = 1024;
 const SHALLOW: usize = 512;
 
