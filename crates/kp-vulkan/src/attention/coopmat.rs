@@ -1,13 +1,14 @@
-//! Attention of f16 or bf16 on the matrix unit: see `kernels/attention/glsl/coopmat.comp`. Limits: Q, K and V of one 16-bit type
+//! Attention of f16 or bf16 on the matrix unit: see `kernels/attention/glsl/coopmat.comp` and `coopmat_ahead.comp`. Limits: Q, K and V of one 16-bit type
 //! without scales, dimensions that are multiples of the columns of the shape that the driver lists. Needs what
 //! `VK_NV_cooperative_matrix2` adds to matrices of subgroups.
 
 use super::{
+    coopmat_ahead,
     form::{Main, known, matrices, plan, rows, splits, tiles},
     merge::MERGE,
 };
 use crate::{
-    caps::{COOPMAT_2, WIDTHS, mma_shape},
+    caps::{COOPMAT_2, mma_shape},
     device::VulkanDevice,
     shaders::{Shader, shader},
 };
@@ -32,6 +33,8 @@ struct Way {
     deep: u32,
     /// Keys of a block.
     block: u32,
+    /// Whether scores are made a block ahead, where lanes have parts of matrices that are known.
+    ahead: bool,
     /// Whether keys are split among groups.
     split: bool,
     /// Share of the peak that a busy unit reaches; a guess, as the peak is.
@@ -39,15 +42,16 @@ struct Way {
 }
 
 /// Variants; append only, because wisdom names them by their place.
-const WAYS: [Way; 8] = [
-    Way { subgroups: 4, deep: 1, block: 64, split: false, efficiency: 0.42 },
-    Way { subgroups: 4, deep: 2, block: 32, split: false, efficiency: 0.2 },
-    Way { subgroups: 1, deep: 1, block: 16, split: true, efficiency: 0.2 },
-    Way { subgroups: 1, deep: 1, block: 32, split: true, efficiency: 0.2 },
-    Way { subgroups: 1, deep: 1, block: 16, split: false, efficiency: 0.2 },
-    Way { subgroups: 8, deep: 1, block: 64, split: false, efficiency: 0.6 },
-    Way { subgroups: 8, deep: 1, block: 32, split: false, efficiency: 0.48 },
-    Way { subgroups: 4, deep: 1, block: 32, split: false, efficiency: 0.5 },
+const WAYS: [Way; 9] = [
+    Way { subgroups: 4, deep: 1, block: 64, ahead: false, split: false, efficiency: 0.42 },
+    Way { subgroups: 4, deep: 2, block: 32, ahead: false, split: false, efficiency: 0.2 },
+    Way { subgroups: 1, deep: 1, block: 16, ahead: false, split: true, efficiency: 0.2 },
+    Way { subgroups: 1, deep: 1, block: 32, ahead: false, split: true, efficiency: 0.2 },
+    Way { subgroups: 1, deep: 1, block: 16, ahead: false, split: false, efficiency: 0.2 },
+    Way { subgroups: 8, deep: 1, block: 64, ahead: false, split: false, efficiency: 0.6 },
+    Way { subgroups: 8, deep: 1, block: 32, ahead: false, split: false, efficiency: 0.48 },
+    Way { subgroups: 4, deep: 1, block: 32, ahead: false, split: false, efficiency: 0.5 },
+    Way { subgroups: 8, deep: 1, block: 32, ahead: true, split: false, efficiency: 0.66 },
 ];
 
 impl Way {
@@ -60,35 +64,46 @@ impl Way {
         self.subgroups * caps.lanes
     }
 
-    /// Keys and values of a block or the tile's queries, with 16 bytes more a line, or a matrix of each subgroup; two numbers a row.
-    fn shared_bytes(&self, mma: &MmaShape, p: &AttentionProblem) -> u32 {
-        let line = |dim: u32| 2 * dim + 16;
-        let block = self.block * (line(p.qk_dim) + line(p.v_dim));
-        let matrices = 4 * self.subgroups * mma.m * mma.n;
-        block.max(self.tile(mma) * line(p.qk_dim)).max(matrices) + 8 * self.tile(mma)
+    /// Blocks of keys and of values that stand in shared memory.
+    fn places(&self) -> u32 {
+        1 + u32::from(self.ahead)
     }
 
-    /// Whether the device has room for it, and a subgroup's registers for its queries and results.
+    /// Keys and values of its blocks or the tile's queries, with 16 bytes more a line, or a matrix of each subgroup; two numbers a row.
+    fn shared_bytes(&self, mma: &MmaShape, p: &AttentionProblem) -> u32 {
+        let line = |dim: u32| 2 * dim + 16;
+        let blocks = self.places() * self.block * (line(p.qk_dim) + line(p.v_dim));
+        let matrices = 4 * self.subgroups * mma.m * mma.n;
+        blocks.max(self.tile(mma) * line(p.qk_dim)).max(matrices) + 8 * self.tile(mma)
+    }
+
+    /// Whether the device has room for it, and a subgroup's registers for its queries, its results and scores.
     fn fits(&self, caps: &Caps, mma: &MmaShape, p: &AttentionProblem) -> bool {
         let whole = self.block.is_multiple_of(mma.n);
-        let numbers = self.deep * mma.m * (p.v_dim + p.qk_dim / 2 + self.block);
+        let numbers = self.deep * mma.m * (p.v_dim + p.qk_dim / 2 + self.places() * self.block);
         // A driver for processors makes hundreds of instructions of each product, and takes a second to compile a few.
         let products = self.deep * self.block / mma.n * ((p.qk_dim + p.v_dim) / mma.n);
         let most = if caps.kind == DeviceKind::SoftwareGpu { 8 } else { u32::MAX };
         let room = self.threads(caps) <= caps.max_threads && self.shared_bytes(mma, p) <= caps.shared_bytes;
-        whole && room && products <= most && numbers <= MOST_NUMBERS * caps.lanes
+        whole
+            && room
+            && products <= most
+            && numbers <= MOST_NUMBERS * caps.lanes
+            && (!self.ahead || coopmat_ahead::asked(mma))
     }
 }
 
 /// Numbers that a lane has registers for.
 const MOST_NUMBERS: u32 = 240;
 
-/// Whether eight numbers can be loaded at once wherever a head of a token starts.
-fn runs(p: &AttentionProblem) -> bool {
-    let [q, k, v, _] = p.ld;
-    let apart = [q, k, v].iter().all(|ld| ld.is_multiple_of(8));
+/// Where eight numbers can be loaded or stored at once wherever a head of a token starts, as `RUNS` of the shader.
+fn runs(p: &AttentionProblem) -> u32 {
+    let [q, k, v, o] = p.ld;
+    let apart = |all: &[u32]| all.iter().all(|ld| ld.is_multiple_of(8));
     let heads = p.layout == HeadLayout::Bhsd || (p.qk_dim.is_multiple_of(8) && p.v_dim.is_multiple_of(8));
-    p.align().bytes() >= 16 && apart && heads
+    let starts = p.align().bytes() >= 16 && heads;
+    let of_two_bytes = matches!(p.o, DType::F16 | DType::Bf16);
+    u32::from(starts && apart(&[q, k, v])) | u32::from(starts && of_two_bytes && apart(&[o])) << 1
 }
 
 /// Times a copy's time that one query with many keys takes on an H200.
@@ -100,12 +115,13 @@ impl Kernel<Attention> for Coopmat {
     }
 
     fn code(&self) -> u64 {
-        const {
+        let own = const {
             source_hash(include_bytes!("coopmat.rs"))
                 ^ F16.hash().rotate_left(1)
                 ^ MERGE.hash().rotate_left(2)
                 ^ BF16.hash().rotate_left(3)
-        }
+        };
+        own ^ coopmat_ahead::code().rotate_left(4)
     }
 
     fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
@@ -144,7 +160,9 @@ impl Kernel<Attention> for Coopmat {
         let groups = all * f64::from(parts) * f64::from(way.subgroups) / 4.0 / f64::from(caps.units.max(1));
         let rounds = groups.ceil() / groups.max(f64::MIN_POSITIVE);
         let full = f64::from(tile) * all / (rows(p) * u64::from(p.batch * p.kv_heads)).max(1) as f64;
-        let work = p.flops() * full * rounds / (caps.rates.get(p.q.dtype) * way.efficiency);
+        // With heads of 64 numbers a step has too few products to make up for its smaller block.
+        let efficiency = if way.ahead && p.qk_dim.max(p.v_dim) <= 64 { 0.55 } else { way.efficiency };
+        let work = p.flops() * full * rounds / (caps.rates.get(p.q.dtype) * efficiency);
         let bytes = READING * rounds * p.bytes() as f64 / caps.bytes_per_s;
         let launches = if way.split { 2.0 } else { 1.0 };
         Nanos::from_secs(launches * caps.launch_ns as f64 * 1e-9 + work.max(bytes))
@@ -155,13 +173,16 @@ impl Kernel<Attention> for Coopmat {
         let mma = mma_shape(caps, p.q.dtype).expect("supported, so there is a shape");
         let tile = way.tile(mma);
         let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
-        let asked = mma.m == 16 && mma.k == 16 && WIDTHS.contains(&mma.n);
-        let known = asked && vulkan.has_lanes(p.q.dtype, mma.n);
+        let known = coopmat_ahead::asked(mma) && vulkan.has_lanes(p.q.dtype, mma.n);
         let numbers = [way.subgroups, way.deep, way.block, mma.m, mma.n, way.threads(caps)];
         let main = Main {
             name: self.name(),
-            shader: if p.q.dtype == DType::F16 { &F16 } else { &BF16 },
-            constants: numbers.into_iter().chain([runs(p).into(), known.into()]).collect(),
+            shader: match p.q.dtype {
+                dtype if way.ahead && known => coopmat_ahead::shader_of(dtype),
+                DType::F16 => &F16,
+                _ => &BF16,
+            },
+            constants: numbers.into_iter().chain([runs(p), known.into()]).collect(),
             subgroup: Some(caps.lanes),
             tile,
             splits: if way.split { splits(caps, p, tile, way.block) } else { 1 },
@@ -192,7 +213,7 @@ mod tests {
 
     #[test]
     fn variants_are_those_that_fit() {
-        assert_eq!(ways(&caps(), "attention 1x4x512x128 f16:f16:f16"), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(ways(&caps(), "attention 1x4x512x128 f16:f16:f16"), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(ways(&caps(), "attention 1x4x512x128 f16:f16:f16 repro=batch-invariant"), [0, 5]);
         assert_eq!(ways(&caps(), "attention 1x4x512x256 f16:f16:f16"), [2, 3, 4, 7]);
     }

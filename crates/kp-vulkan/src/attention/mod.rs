@@ -11,6 +11,7 @@
 //! ```
 
 mod coopmat;
+mod coopmat_ahead;
 mod coopmat_decode;
 mod decode;
 pub(crate) mod form;
