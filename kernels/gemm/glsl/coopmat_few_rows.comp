@@ -5,6 +5,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #ifdef OF_BF16
 #extension GL_EXT_bfloat16 : require
@@ -30,8 +31,8 @@
 //
 // Scales multiply the sums of their blocks, in f32. Sums are made in the same order for every m, but what other kernels make of more
 // rows is not: no promise across m.
-// Limits: m at most N; A of the type that ELEMENT is; matrices of 16×N×16; blocks of SPAN elements of a column that share a scale, or
-// of whole columns; sizes below 2^31.
+// Limits: m at most N; A of the type that ELEMENT is; matrices of 16×N×16; blocks of SPAN elements of a column that share a scale, of
+// half as many, or of whole columns; sizes below 2^31. Whole steps are loaded where B has as many columns as a tile.
 
 #include "gemm/glsl/finish.glsl"
 #include "gemm/glsl/operands.glsl"
@@ -50,9 +51,12 @@ layout(constant_id = 18) const uint STEPS = 1u;
 // Whether lanes that share a line have scales of their own, with which their numbers of f16 are multiplied: 1 powers of two, 2 E4M3.
 layout(constant_id = 19) const uint OWN_SCALES = 0u;
 layout(constant_id = 20) const uint TEAMS = 1u;
-// Bits: A's numbers are under way with B's, rather than found in a cache when they are needed; B passes by the cache that they are in;
-// what comes next is loaded tile by tile, as places become free, rather than all of it at first; only when a tile is done with.
+// Bits: A's numbers are under way with B's, or a step ahead where B's are loaded last, rather than found in a cache when they are needed;
+// B passes by the cache that they are in; what comes next is loaded tile by tile, as places become free, rather than all of it at first;
+// only when a tile is done with.
 layout(constant_id = 21) const uint AHEAD = 0u;
+// Blocks that the pieces of four lanes are of, whose scales multiply their sums: of two, each has half of the lanes.
+layout(constant_id = 22) const uint BLOCKS = 1u;
 
 const uint BY_STEPS = 1u, BY_NUMBERS = 2u;
 #define EARLY ((AHEAD & 12u) == 0u)
@@ -70,6 +74,8 @@ const uint TURN = SUBGROUPS * STRIDE;
 const uint PIECES = STEPS * COLS * 2u;
 const uint HALVES = N / 8u;
 #define BY_BLOCK ((FLAGS & B_SCALED) != 0u && B_BLOCK_DEPTH < 0x80000000u)
+// Whether scales of columns as far apart are as far apart.
+#define EVEN (B_SCALE_LAYOUT != SCALES_TILES && B_BLOCK_COLS == 1u)
 // What codes stand for is as many times what they become, a scale of E4M3 included.
 #define UNIT (OWN_SCALES == 2u ? 128.0 : OWN_SCALES == 1u ? 1.0 : B_TYPE == E2M1 ? 16384.0 : B_TYPE == E4M3 ? 256.0 : 1.0)
 // Whether words of codes become words of ELEMENT, or of f16.
@@ -99,8 +105,12 @@ layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer One
 // A lane's piece `i` of the step from row `from`, and its scales.
 #define LOAD_PIECE(i, from) { \
     const uint row = from + (i) / (2u * COLS) * SPAN; \
-    next[i] = whole_piece(lines[(i) % (2u * COLS)].pieces + row * BITS / 8u); \
-    next_codes[i] = scale_codes(lines[(i) % (2u * COLS)], row + own); }
+    next[i] = whole_piece(lines + (i) % (2u * COLS) * to_line + row * BITS / 8u); \
+    next_codes[i] = scale_codes(SCALES(i), ZEROS(i), row + own); }
+
+// Where the scales of a piece's line begin, and its zero points.
+#define SCALES(i) (scales[EVEN ? 0u : (i) % (2u * COLS)] + (EVEN ? (i) % (2u * COLS) * to_scales * SCALE_BYTES : 0ul))
+#define ZEROS(i) ((FLAGS & B_ZEROS) != 0u ? zeros[EVEN ? 0u : (i) % (2u * COLS)] + (EVEN ? (i) % (2u * COLS) * to_scales : 0ul) : 0ul)
 
 // A's numbers that belong to it, if they are not left to a cache.
 #define LOAD_INPUT(i, from) \
@@ -111,15 +121,6 @@ layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer One
 // Where a subgroup's sums of matrix `j` are.
 #define PLACE(j) ((gl_SubgroupID * COLS + (j)) * M * N)
 
-// Adds sums in units of their lines' references to those that wait there: seldom, and registers are scarce.
-#define SETTLE(j) { \
-    SUMS settled; \
-    coopMatLoad(settled, of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor); \
-    settled = with_block(settled, sums[j], unit_of(references[j])); \
-    coopMatStore(settled, of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor); \
-    subgroupBarrier(); \
-    sums[j] = SUMS(0.0); }
-
 void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint lane = gl_SubgroupInvocationID;
@@ -127,6 +128,7 @@ void main() {
     const uint member = gl_SubgroupID % SUBGROUPS;
     // Sizes are less than 2^31.
     unknown = k >> 31;
+    own_pairs = 4u * (lane + unknown);
     if (B_TYPE == NF4) {
         for (uint e = thread; e < 256u; e += THREADS) {
             const uint pair = joined(NF4_VALUES[e & 15u], NF4_VALUES[e >> 4]);
@@ -163,6 +165,8 @@ void main() {
         const uint64_t tile = min(first + team, tiles * batch - 1ul);
         const uint which = batch == 1u ? 0u : uint(tile / tiles);
         const uint col_0 = uint(tile - which * tiles) * COLS * M;
+        // Where whole steps are loaded, the last tile begins with columns of the one before if it has too few of its own.
+        const uint from_0 = (WAYS & BY_STEPS) != 0u ? min(col_0, n - COLS * M) : col_0;
         const uint64_t a_origin = which * a_stride;
         const uint64_t b_origin = which * b_stride;
         SUMS sums[COLS];
@@ -170,21 +174,23 @@ void main() {
             sums[j] = SUMS(0.0);
         }
         if (whole != 0u) {
-            if (OWN_SCALES == 1u) {
-                [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                    coopMatStore(sums[j], of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor);
-                }
-                subgroupBarrier();
-            }
             const uint part = lane % 4u * DEEP;
-            Line lines[2u * COLS];
+            // Eight columns lie between a lane's lines.
+            const uint col = column(from_0 + lane / 4u);
+            const uint64_t lines = b + (b_place(b_origin, 0u, col) + part) * BITS / 8ul;
+            const uint64_t to_line = b_place(0ul, 0u, column(8u)) * BITS / 8ul;
+            uint64_t scales[EVEN ? 1u : 2u * COLS], zeros[EVEN ? 1u : 2u * COLS];
+            [[unroll]] for (uint i = 0u; i < scales.length(); i++) {
+                const uint64_t place = BY_BLOCK ? b_scale_place(which, 0u, column(from_0 + lane / 4u + 8u * i)) : 0ul;
+                scales[i] = BY_BLOCK ? given[AT_B_SCALE] + SCALE_BYTES * place : 0ul;
+                zeros[i] = (FLAGS & B_ZEROS) != 0u ? given[AT_B_SCALE + 1u] + place : 0ul;
+            }
+            const uint64_t to_scales = BY_BLOCK ? b_scale_place(0u, 0u, column(8u)) : 0ul;
             uint wrong[2u * COLS];
-            uvec2 references[COLS];
+            f16vec2 greatest[2u * COLS];
             [[unroll]] for (uint i = 0u; i < 2u * COLS; i++) {
-                // A column that is not there is a copy of the last one, which nobody stores.
-                lines[i] = line_of(which, column(min(col_0 + lane / 4u + 8u * i, n - 1u)), part);
                 wrong[i] = 0u;
-                references[i / 2u] = uvec2(0u);
+                greatest[i] = f16vec2(0.0);
             }
             uint64_t inputs_from[HALVES];
             [[unroll]] for (uint h = 0u; h < HALVES; h++) {
@@ -192,91 +198,71 @@ void main() {
                 inputs_from[h] = a + 2ul * (a_place(a_origin, min(lane / 4u + 8u * h, m - 1u), 0u) + part);
             }
             const uint own = OWN_SCALES != 0u ? part : 0u;
-            uvec4 next[PIECES];
-            uvec2 next_codes[PIECES];
-            uvec4 next_inputs[STEPS * EIGHTS * HALVES];
             const uint start = min(member * STRIDE, whole - STRIDE);
-            [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                LOAD_PIECE(i, start)
-            }
-            [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
-                LOAD_INPUT(i, start)
-            }
-            for (uint k_0 = member * STRIDE; k_0 < whole; k_0 += TURN) {
-                // Behind the end, what is there is loaded once more: a load behind a condition would be waited for.
-                const uint after = min(k_0 + TURN, whole - STRIDE);
-                uvec4 pieces[PIECES];
-                uvec2 codes[PIECES];
-                uvec4 now_inputs[STEPS * EIGHTS * HALVES];
+            // Scales that are powers of two: sums are of a window of them at a time. The first is around the scales that come first, and
+            // nearly always has all of them; otherwise each that has any takes its turn.
+            int low = 0;
+            uint left = 0u, nans = 0u;
+            bool turns = false, more;
+            do {
+                uvec4 next[PIECES];
+                uvec3 next_codes[PIECES];
+                uvec4 next_inputs[STEPS * EIGHTS * HALVES];
                 [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                    pieces[i] = next[i];
-                    codes[i] = next_codes[i];
-                    if (EARLY) {
-                        LOAD_PIECE(i, after)
-                    }
+                    LOAD_PIECE(i, start)
                 }
                 [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
-                    now_inputs[i] = next_inputs[i];
+                    LOAD_INPUT(i, start)
+                }
+                if (OWN_SCALES == 1u && !turns) {
+                    uint highest = next_codes[0].x;
+                    [[unroll]] for (uint i = 1u; i < 2u * COLS; i++) {
+                        highest = max(highest, next_codes[i].x);
+                    }
+                    low = min(int(subgroupMax(highest)) - 15, LAST_LOW);
+                }
+                uint furthest = 0u;
+                for (uint k_0 = member * STRIDE; k_0 < whole; k_0 += TURN) {
+                    // Behind the end, what is there is loaded once more: a load behind a condition would be waited for.
+                    const uint after = min(k_0 + TURN, whole - STRIDE);
+                    uvec4 pieces[PIECES];
+                    uvec3 codes[PIECES];
+                    uvec4 now_inputs[STEPS * EIGHTS * HALVES];
+                    [[unroll]] for (uint i = 0u; i < PIECES; i++) {
+                        pieces[i] = next[i];
+                        codes[i] = next_codes[i];
+                        if (EARLY) {
+                            LOAD_PIECE(i, after)
+                        }
+                    }
+                    [[unroll]] for (uint i = 0u; i < STEPS * EIGHTS * HALVES; i++) {
+                        now_inputs[i] = next_inputs[i];
+                        if (EARLY) {
+                            LOAD_INPUT(i, after)
+                        }
+                    }
                     if (EARLY) {
-                        LOAD_INPUT(i, after)
+                        // Without it, drivers load each number just before it is needed.
+                        subgroupBarrier();
                     }
-                }
-                if (EARLY) {
-                    // Without it, drivers load each number just before it is needed.
-                    subgroupBarrier();
-                }
-                [[unroll]] for (uint s = 0u; s < STEPS; s++) {
-                    [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
-                        const uint at = k_0 + s * SPAN + 8u * (i / HALVES);
-                        inputs[i] = in_order((AHEAD & 1u) != 0u ? now_inputs[s * EIGHTS * HALVES + i] : Four(inputs_from[i % HALVES] + 2u * at).v);
-                        if (!EARLY) {
-                            LOAD_INPUT(s * EIGHTS * HALVES + i, after)
+                    [[unroll]] for (uint s = 0u; s < STEPS; s++) {
+                        [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
+                            const uint at = k_0 + s * SPAN + 8u * (i / HALVES);
+                            const uint place = s * EIGHTS * HALVES + i;
+                            const uvec4 early = EARLY ? now_inputs[place] : next_inputs[place];
+                            inputs[i] = in_order((AHEAD & 1u) != 0u ? early : Four(inputs_from[i % HALVES] + 2u * at).v);
                         }
-                    }
-                    if (OWN_SCALES == 1u) {
-                        uvec2 of[COLS];
-                        bool far = false;
-                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                            of[j] = uvec2(codes[2u * (s * COLS + j)].x, codes[2u * (s * COLS + j) + 1u].x);
-                            far = far || is_far(of[j], references[j]);
-                        }
-                        // Products stand here once: with them in a branch too, the driver unrolls nothing, and arrays go to memory.
-                        uint turns = 1u;
-                        if (subgroupAny(far)) {
-                            far = false;
-                            [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                                SETTLE(j)
-                                references[j] = above(of[j]);
-                                far = far || is_far(of[j], references[j]);
-                            }
-                            turns = subgroupAny(far) ? 4u : 1u;
-                        }
-                        [[dont_unroll]] for (uint turn = 0u; turn < turns; turn++) {
-                            if (turns != 1u) {
-                                [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                                    SETTLE(j)
-                                    references[j] = subgroupShuffle(of[j], lane / 4u * 4u + turn);
-                                }
-                            }
-                            const bool waits = turns != 1u && lane % 4u != turn;
-                            [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                                const uint at = 2u * (s * COLS + j);
-                                const uvec2 by = waits ? uvec2(0u) : powers_of(of[j], references[j]);
-                                sums[j] = products(pieces[at], pieces[at + 1u], vec2(0.0), uvec2[](by.xx, by.yy), sums[j]);
+                        if (!EARLY && (AHEAD & 1u) != 0u) {
+                            [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
+                                LOAD_INPUT((s + 1u) % STEPS * EIGHTS * HALVES + i, (s + 1u < STEPS ? k_0 : after))
                             }
                         }
-                        if (!EARLY) {
-                            [[unroll]] for (uint i = 0u; i < 2u * COLS; i++) {
-                                LOAD_PIECE(2u * s * COLS + i, after)
-                            }
-                        }
-                    } else {
                         [[unroll]] for (uint j = 0u; j < COLS; j++) {
                             const uint at = 2u * (s * COLS + j);
                             const uvec4 one = pieces[at];
                             const uvec4 two = pieces[at + 1u];
-                            const uvec2 of_one = codes[at];
-                            const uvec2 of_two = codes[at + 1u];
+                            const uvec3 of_one = codes[at];
+                            const uvec3 of_two = codes[at + 1u];
                             if (!EARLY && !LATE) {
                                 LOAD_PIECE(at, after)
                                 LOAD_PIECE(at + 1u, after)
@@ -285,17 +271,27 @@ void main() {
                             uvec2 factors[2];
                             if (BY_BLOCK && OWN_SCALES == 0u) {
                                 if ((FLAGS & B_ZEROS) != 0u) {
-                                    less += vec2(of_code(of_one.y, U8), of_code(of_two.y, U8));
+                                    less += vec2(of_code(of_one.z, U8), of_code(of_two.z, U8));
                                 }
-                                const SUMS of_block = products(one, two, less, factors, SUMS(0.0));
-                                sums[j] = with_block(sums[j], of_block, vec2(of_code(of_one.x, B_SCALE_TYPE), of_code(of_two.x, B_SCALE_TYPE)));
+                                [[unroll]] for (uint block = 0u; block < BLOCKS; block++) {
+                                    const SUMS of_block = products(one, two, less, factors, block, SUMS(0.0));
+                                    sums[j] = with_block(sums[j], of_block, vec2(of_code(of_one[block], B_SCALE_TYPE), of_code(of_two[block], B_SCALE_TYPE)));
+                                }
                             } else {
-                                if (OWN_SCALES == 2u) {
-                                    factors = uvec2[](factors_of(of_one.x), factors_of(of_two.x));
-                                    wrong[2u * j] |= not_numbers(of_one.x);
-                                    wrong[2u * j + 1u] |= not_numbers(of_two.x);
+                                if (OWN_SCALES == 1u) {
+                                    const uvec2 above = uvec2(of_one.x, of_two.x) - uint(low);
+                                    furthest = max(furthest, max(above.x, above.y));
+                                    factors = uvec2[](uvec2(power_of(above.x)), uvec2(power_of(above.y)));
                                 }
-                                sums[j] = products(one, two, less, factors, sums[j]);
+                                if (OWN_SCALES == 2u) {
+                                    const f16vec2 by_one = factors_of(of_one.x);
+                                    const f16vec2 by_two = factors_of(of_two.x);
+                                    greatest[2u * j] = max(greatest[2u * j], by_one);
+                                    greatest[2u * j + 1u] = max(greatest[2u * j + 1u], by_two);
+                                    factors = uvec2[](uvec2(packFloat2x16(by_one.xx), packFloat2x16(by_one.yy)),
+                                                      uvec2(packFloat2x16(by_two.xx), packFloat2x16(by_two.yy)));
+                                }
+                                sums[j] = products(one, two, less, factors, 0u, sums[j]);
                             }
                             if (LATE) {
                                 LOAD_PIECE(at, after)
@@ -310,15 +306,55 @@ void main() {
                         }
                     }
                 }
-            }
-            if (OWN_SCALES == 1u) {
-                [[unroll]] for (uint j = 0u; j < COLS; j++) {
-                    SETTLE(j)
-                    coopMatLoad(sums[j], of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor);
+                more = false;
+                if (OWN_SCALES == 1u) {
+                    const bool survey = !turns && subgroupAny(furthest >= WINDOW);
+                    const float unit = survey ? 0.0 : unit_of(low);
+                    [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                        SUMS of_all = SUMS(0.0);
+                        if (turns) {
+                            coopMatLoad(of_all, of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor);
+                        }
+                        [[unroll]] for (uint e = 0u; e < N / 2u; e++) {
+                            of_all[e] = survey ? 0.0 : of_all[e] + unit * sums[j][e];
+                        }
+                        sums[j] = of_all;
+                    }
+                    if (survey) {
+                        for (uint k_0 = member * STRIDE; k_0 < whole; k_0 += TURN) {
+                            [[dont_unroll]] for (uint i = 0u; i < PIECES; i++) {
+                                const uint row = k_0 + i / (2u * COLS) * SPAN;
+                                const uint line = i % (2u * COLS);
+                                const uvec4 piece = whole_piece(lines + line * to_line + row * BITS / 8u);
+                                const uint64_t place = b_scale_place(which, 0u, column(from_0 + lane / 4u + 8u * line));
+                                const uint code = scale_codes(given[AT_B_SCALE] + place, 0ul, row + own).x;
+                                left |= group_of(code, piece);
+                                nans |= code == 255u ? 1u << line : 0u;
+                            }
+                        }
+                        left = subgroupOr(left);
+                        turns = true;
+                    }
+                    more = left != 0u;
+                    if (more) {
+                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                            coopMatStore(sums[j], of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor);
+                            sums[j] = SUMS(0.0);
+                        }
+                        subgroupBarrier();
+                        const int top = findMSB(left);
+                        low = low_of(top);
+                        left &= (1u << max(top - 2, 0)) - 1u;
+                    }
                 }
-            }
-            if (B_TYPE == E4M3 || OWN_SCALES == 2u) {
+            } while (more);
+            if (B_TYPE == E4M3 || OWN_SCALES != 0u) {
                 [[unroll]] for (uint j = 0u; j < 2u * COLS; j++) {
+                    if (OWN_SCALES == 1u) {
+                        wrong[j] = (nans >> j & 1u) << 7;
+                    } else if (OWN_SCALES == 2u) {
+                        wrong[j] = any(greaterThan(greatest[j], f16vec2(BEYOND))) ? 128u : 0u;
+                    }
                     wrong[j] |= subgroupShuffleXor(wrong[j], 1u);
                     wrong[j] |= subgroupShuffleXor(wrong[j], 2u);
                     if ((wrong[j] & 0x80808080u) != 0u) {
@@ -342,7 +378,7 @@ void main() {
                     [[dont_unroll]] for (uint e = 0u; e < weights.length(); e++) {
                         const uint spot = uint(float(weight_at[e]));
                         const uint at = k_0 + spot % K;
-                        const uint col = column(min(col_0 + j * M + spot / K, n - 1u));
+                        const uint col = column(min(from_0 + j * M + spot / K, n - 1u));
                         float code = 0.0;
                         if (at < k) {
                             code = number_at(b, b_place(b_origin, at, col), B_TYPE);
@@ -354,7 +390,7 @@ void main() {
                     }
                     SUMS of_block = coopMatMulAdd(weights, numbers, SUMS(0.0));
                     [[dont_unroll]] for (uint e = 0u; e < of_block.length(); e++) {
-                        const uint col = column(min(col_0 + j * M + uint(sum_at[e]) / N, n - 1u));
+                        const uint col = column(min(from_0 + j * M + uint(sum_at[e]) / N, n - 1u));
                         sums[j][e] += (BY_BLOCK ? b_scale(b_scale_place(which, k_0, col)) : 1.0) * of_block[e];
                     }
                 }
@@ -368,18 +404,22 @@ void main() {
         const uint stored = first + team < tiles * batch ? COLS * M / 2u * m : 0u;
         for (uint e = member * gl_SubgroupSize + lane; e < stored; e += SUBGROUPS * gl_SubgroupSize) {
             const uint row = e / (COLS * M / 2u);
-            const uint at = e % (COLS * M / 2u) * 2u;
+            const uint col = col_0 + e % (COLS * M / 2u) * 2u;
+            if (col >= n) {
+                continue;
+            }
+            // Behind an odd last column there is none.
+            const uvec2 at = min(uvec2(col, col + 1u), uvec2(n - 1u)) - from_0;
             vec2 both = vec2(0.0);
             for (uint g = 0u; g < SUBGROUPS; g++) {
-                const uint from = at_team + (g * COLS * M + at) * N + row;
-                both += vec2(of_subgroups[from], of_subgroups[from + N]);
+                const uint from = at_team + g * COLS * M * N + row;
+                both += vec2(of_subgroups[from + at.x * N], of_subgroups[from + at.y * N]);
             }
             both *= UNIT;
-            const uint col = col_0 + at;
             if ((FLAGS & B_SCALED) != 0u) {
                 both *= b_global();
                 if (!BY_BLOCK) {
-                    both.x *= b_scale(b_scale_place(which, 0u, column(min(col, n - 1u))));
+                    both.x *= b_scale(b_scale_place(which, 0u, column(col)));
                     both.y *= b_scale(b_scale_place(which, 0u, column(min(col + 1u, n - 1u))));
                 }
             }

@@ -23,6 +23,9 @@ uint joined(float x, float y) {
 // has no two constants to make two steps of.
 uint unknown = 0u;
 
+// Where a lane's own pairs of NF4 begin, in bytes.
+uint own_pairs = 0u;
+
 uint masked(uint bits, uint mask, uint base) {
     return (bits & mask) ^ (base + unknown);
 }
@@ -62,9 +65,9 @@ uvec4 eight_weights(uvec4 piece, uint v, float less) {
     }
     const uint word = piece[v];
     if (B_TYPE == NF4) {
-        const uint own = gl_SubgroupInvocationID % LANES;
-        return uvec4(pairs[(word << 5 & 0x1fe0u) | own], pairs[(word >> 3 & 0x1fe0u) | own], pairs[(word >> 11 & 0x1fe0u) | own],
-                     pairs[(word >> 19 & 0x1fe0u) | own]);
+        // As places of bytes, so that a mask and the lane's own part are one step.
+        return uvec4(pairs[((word << 7 & 0x7f80u) | own_pairs) / 4u], pairs[((word >> 1 & 0x7f80u) | own_pairs) / 4u],
+                     pairs[((word >> 9 & 0x7f80u) | own_pairs) / 4u], pairs[((word >> 17 & 0x7f80u) | own_pairs) / 4u]);
     }
     if (B_TYPE == E2M1) {
         // A sign, and what f16 has as the last digits of its exponent and the first of its mantissa: as far apart as that in every byte
@@ -112,11 +115,18 @@ uvec4 whole_piece(uint64_t from) {
     return WORDS == 2u ? uvec4(Two(from).v, 0u, 0u) : uvec4(One(from).v, 0u, 0u, 0u);
 }
 
+// Which of a step's blocks a lane's piece is of.
+uint own_block() {
+    return BLOCKS == 1u ? 0u : gl_SubgroupInvocationID % 4u / 2u;
+}
+
 // A's numbers of a step, in the order of B's codes.
 uvec4 inputs[EIGHTS * HALVES];
 
-// The products of two lines' pieces with A's numbers, added to `sums`.
-SUMS products(uvec4 one, uvec4 two, vec2 less, uvec2 factors[2], SUMS sums) {
+// The products of two lines' pieces with A's numbers, those of the lanes that have block `block`, added to `sums`.
+SUMS products(uvec4 one, uvec4 two, vec2 less, uvec2 factors[2], uint block, SUMS sums) {
+    // A product goes to another unit than a choice.
+    const uint kept = BLOCKS == 1u || own_block() == block ? 1u : 0u;
     [[unroll]] for (uint v = 0u; v < EIGHTS; v++) {
         uvec4 weights[2];
         weights[0] = eight_weights(one, v, less.x);
@@ -129,8 +139,8 @@ SUMS products(uvec4 one, uvec4 two, vec2 less, uvec2 factors[2], SUMS sums) {
             INPUTS input_matrix;
             WEIGHTS weight_matrix;
             [[unroll]] for (uint h = 0u; h < HALVES; h++) {
-                SET(input_matrix, 4u * h, inputs[v * HALVES + h][2u * t], true)
-                SET(input_matrix, 4u * h + 2u, inputs[v * HALVES + h][2u * t + 1u], true)
+                SET(input_matrix, 4u * h, (inputs[v * HALVES + h][2u * t] * kept), true)
+                SET(input_matrix, 4u * h + 2u, (inputs[v * HALVES + h][2u * t + 1u] * kept), true)
             }
             [[unroll]] for (uint h = 0u; h < 2u; h++) {
                 SET(weight_matrix, 4u * h, weights[h][2u * t], AS_IS)
@@ -160,68 +170,70 @@ uint scale_at(uint64_t from) {
     }
 }
 
-// Where a line of B has its pieces, its scales and its zero points.
-struct Line {
-    uint64_t pieces;
-    uint64_t scales;
-    uint64_t zeros;
-};
-
-Line line_of(uint which, uint col, uint part) {
-    const uint64_t scale = BY_BLOCK ? b_scale_place(which, 0u, col) : 0ul;
-    return Line(b + (b_place(which * b_stride, 0u, col) + part) * BITS / 8ul, BY_BLOCK ? given[AT_B_SCALE] + SCALE_BYTES * scale : 0ul,
-                (FLAGS & B_ZEROS) != 0u ? given[AT_B_SCALE + 1u] + scale : 0ul);
-}
-
-// The codes of a piece's scale from row `row` and of its zero point, or of both scales in one word, loaded at once where they are neighbours.
-uvec2 scale_codes(Line line, uint row) {
+// The codes of a step's scales from row `row`, of those that begin at `scales`, and of the lane's own zero point, of those that begin at
+// `zeros`; of two scales of its own in one word.
+uvec3 scale_codes(uint64_t scales, uint64_t zeros, uint row) {
     if (!BY_BLOCK) {
-        return uvec2(0u);
+        return uvec3(0u);
     }
+    const uint64_t from = scales + SCALE_BYTES * b_scale_step(row);
     if (OWN_SCALES == 2u) {
         if (B_SCALE_LAYOUT == SCALES_OUTER) {
-            return uvec2(scale_at(line.scales + b_scale_step(row)) | scale_at(line.scales + b_scale_step(row + 16u)) << 8, 0u);
+            return uvec3(scale_at(from) | scale_at(scales + b_scale_step(row + 16u)) << 8, 0u, 0u);
         }
-        return uvec2(uint(OneHalf(line.scales + b_scale_step(row)).v), 0u);
+        return uvec3(uint(OneHalf(from).v), 0u, 0u);
     }
-    uvec2 codes = uvec2(scale_at(line.scales + SCALE_BYTES * b_scale_step(row)), 0u);
+    const uint next = row + B_BLOCK_DEPTH;
+    uvec3 codes = uvec3(0u);
+    if (BLOCKS == 2u && SCALE_BYTES == 4u && B_SCALE_LAYOUT == SCALES_INNER) {
+        codes.xy = Two(from).v;
+    } else {
+        codes.x = scale_at(from);
+        codes.y = BLOCKS == 2u ? scale_at(scales + SCALE_BYTES * b_scale_step(next)) : 0u;
+    }
     if ((FLAGS & B_ZEROS) != 0u) {
-        codes.y = uint(OneByte(line.zeros + b_scale_step(row)).v);
+        codes.z = uint(OneByte(zeros + b_scale_step(own_block() == 0u ? row : next)).v);
     }
     return codes;
 }
 
-// A scale of E8M0 may be less than its reference by so many powers of two: more, and f16 has no room for what it multiplies.
-const uint FAR = 24u;
+// Powers of two that a window of scales has: f16 holds each times a code.
+const uint WINDOW = 24u;
 
-bool is_far(uvec2 codes, uvec2 reference) {
-    return any(greaterThan(reference - codes, uvec2(FAR)));
+// The last window ends below NaN.
+const int LAST_LOW = 231;
+
+// What numbers of E2M1 are multiplied by for a scale so far above a window's first, in both halves: 0 where it is in another.
+uint power_of(uint above) {
+    return above < WINDOW ? (above + 7u) * 0x04000400u : 0u;
 }
 
-// References of two lines for some time: above the greatest of the four lanes that share a line.
-uvec2 above(uvec2 codes) {
-    uvec2 greatest = max(codes, subgroupShuffleXor(codes, 1u));
-    greatest = max(greatest, subgroupShuffleXor(greatest, 2u));
-    return min(greatest + FAR / 3u, uvec2(254u));
+// What sums of a window are to be multiplied by.
+float unit_of(int low) {
+    return uintBitsToFloat(uint(low + 22) << 23);
 }
 
-// What numbers of E2M1 are multiplied by for two scales, each in both halves: 2^15 where it is the reference.
-uvec2 powers_of(uvec2 codes, uvec2 reference) {
-    return (30u - (reference - codes)) * 0x04000400u;
+// The group of eight scales that a piece's is of, one bit; none if the piece is nothing but zeros. Three groups are a window.
+uint group_of(uint code, uvec4 piece) {
+    const uint any = (piece.x | piece.y | piece.z | piece.w) & 0x77777777u;
+    return any != 0u && code != 255u ? 1u << (code + 1u) / 8u : 0u;
 }
 
-// What those products are to be multiplied by.
-vec2 unit_of(uvec2 reference) {
-    return 0.5 * vec2(of_code(reference.x, E8M0), of_code(reference.y, E8M0));
+// Where the window ends whose last group is `top`.
+int low_of(int top) {
+    return 8 * top - 17;
 }
 
-// What two scales of E4M3 are to f16 times 2^7, each in both halves: f16 has their digits, and what they multiply is as much for 2^-14.
-uvec2 factors_of(uint codes) {
-    const f16vec2 two = unpackFloat2x16((codes << 7 & 0x3f80u) | (codes << 15 & 0x3f800000u)) * float16_t(32768.0);
-    return uvec2(packFloat2x16(two.xx), packFloat2x16(two.yy));
+// What two scales of E4M3 are to f16 times 2^7: f16 has their digits, and what they multiply is as much for 2^-14. One product puts both
+// where they belong, and their sum between them.
+f16vec2 factors_of(uint codes) {
+    return unpackFloat2x16((codes & 0x7f7fu) * 0x8080u & 0x3f803f80u) * float16_t(32768.0);
 }
 
-// What is set in a byte's highest bit where one of four codes, or of two scales, is NaN in E4M3.
+// NaN becomes 480 times as much; the greatest number is 448.
+const float16_t BEYOND = 60000.0hf;
+
+// What is set in a byte's highest bit where one of four codes is NaN in E4M3.
 uint not_numbers(uint codes) {
     return (codes & 0x7f7f7f7fu) + 0x01010101u;
 }

@@ -49,9 +49,9 @@ struct Group {
     ahead: u32,
 }
 
-/// Variants; append only, because wisdom names them by their place. On an H200 the third is best for NVFP4, the fifth for NF4, of
-/// which a unit has room for one group's table, the sixth for few columns, of which the others would make too few groups, the seventh
-/// for 16 and 8 bits, the eighth for whole numbers of 4 bits, and the last for MXFP4.
+/// Variants; append only, because wisdom names them by their place. On an H200 the fifth is best for NF4, of which a unit has room for
+/// one group's table, the sixth for few columns, of which the others would make too few groups, the seventh for 16 and 8 bits, the
+/// eighth for whole numbers of 4 bits and MXFP4, and the last for NVFP4.
 const GROUPS: [Group; 9] = [
     Group { cols: 1, subgroups: 4, teams: 1, steps: 2, ahead: 0 },
     Group { cols: 1, subgroups: 4, teams: 2, steps: 1, ahead: 1 },
@@ -61,7 +61,7 @@ const GROUPS: [Group; 9] = [
     Group { cols: 1, subgroups: 8, teams: 1, steps: 1, ahead: 1 },
     Group { cols: 1, subgroups: 4, teams: 1, steps: 2, ahead: 8 },
     Group { cols: 2, subgroups: 2, teams: 2, steps: 2, ahead: 8 },
-    Group { cols: 4, subgroups: 4, teams: 1, steps: 1, ahead: 1 },
+    Group { cols: 2, subgroups: 2, teams: 2, steps: 2, ahead: 9 },
 ];
 
 /// Whether lanes have scales of their own, as `OWN_SCALES` of the shader: f16 holds a code of E2M1 times a scale of either scheme.
@@ -73,19 +73,23 @@ fn own_scales(format: Format) -> u32 {
     }
 }
 
-/// Words of a lane's piece: as many as leave four lanes' pieces a scale in common; none if a scale has too few elements.
-fn words(format: Format) -> Option<u32> {
+/// Words of a lane's piece, and blocks with a scale that four lanes' pieces are of: as many words as leave them one block, or two of codes
+/// of 4 bits; none if a block has too few elements.
+fn words(format: Format) -> Option<(u32, u32)> {
     let (_, depth) = format.block();
     let bits = format.dtype.bits();
     if own_scales(format) != 0 {
-        return Some(4);
+        return Some((4, 1));
     }
     // Eight elements at least, those of two products; a matrix of numbers filled one by one has a scale in common too.
-    let fits = |words: &u32| {
-        let shared = (128 * words / bits).next_multiple_of(K);
-        32 * words >= RUN * bits && (depth == u32::MAX || depth.is_multiple_of(shared))
+    let fits = |(words, blocks): &(u32, u32)| {
+        let shared = (128 * words / bits / blocks).next_multiple_of(K);
+        let whole = depth == u32::MAX || depth.is_multiple_of(shared);
+        // Two blocks take two products, which lookups of NF4 hide.
+        let two = bits == 4 && depth == shared && (*words == 2 || format.dtype == DType::Nf4);
+        32 * words >= RUN * bits && if *blocks == 1 { whole } else { two }
     };
-    [4, 2, 1].into_iter().find(fits)
+    [(4, 1), (4, 2), (2, 1), (2, 2), (1, 1)].into_iter().find(fits)
 }
 
 /// Whether `bytes` can be loaded at once wherever a line or a matrix starts.
@@ -94,13 +98,18 @@ fn starts(matrix: &Matrix, batch: u32, align: u32, bytes: u32) -> bool {
     align >= bytes && fits(matrix.ld.into()) && (batch == 1 || fits(matrix.stride))
 }
 
-/// Whether pieces of A's and B's lines can be loaded at once, and the two scales of E4M3 that a piece may have.
-fn by_steps(p: &GemmProblem, words: u32) -> bool {
+/// Whether pieces of A's and B's lines can be loaded at once, and two scales of a line where they are neighbours; and there are as many
+/// columns as a tile has.
+fn by_steps(p: &GemmProblem, group: &Group) -> bool {
     let align = p.align().bytes();
     let (_, depth) = p.b.format.block();
-    let pairs =
-        own_scales(p.b.format) != 2 || p.b.format.scales != ScaleLayout::Inner || p.k.div_ceil(depth).is_multiple_of(2);
-    pairs && p.a.order == Order::Row && starts(&p.a, p.batch, align, 16) && starts(&p.b, p.batch, align, 4 * words)
+    let Some((words, blocks)) = words(p.b.format) else { return false };
+    let alone = own_scales(p.b.format) != 2 && blocks == 1 || p.b.format.scales != ScaleLayout::Inner;
+    (alone || p.k.div_ceil(depth).is_multiple_of(2))
+        && p.n >= group.cols * M
+        && p.a.order == Order::Row
+        && starts(&p.a, p.batch, align, 16)
+        && starts(&p.b, p.batch, align, 4 * words)
 }
 
 impl Group {
@@ -170,9 +179,9 @@ impl Kernel<Gemm> for CoopmatFewRows {
         let (best, slower) = match (p.b.dtype(), p.b.dtype().bits()) {
             (_, 16) => (6, 1.05),
             (_, 8) => (6, 1.15),
-            (DType::E2m1, _) if own_scales(p.b.format) == 1 => (8, 1.75),
-            (DType::E2m1, _) => (2, 1.5),
-            (DType::Nf4, _) => (4, 2.2),
+            (DType::E2m1, _) if own_scales(p.b.format) == 2 => (8, 1.3),
+            (DType::E2m1, _) => (7, 1.35),
+            (DType::Nf4, _) => (4, 2.0),
             _ => (7, 1.3),
         };
         let other = if variant.0 == best { 1.0 } else { 1.2 };
@@ -180,8 +189,8 @@ impl Kernel<Gemm> for CoopmatFewRows {
         let tiles = f64::from(p.batch) * f64::from(p.n.div_ceil(M * group.cols));
         let share = (tiles * f64::from(group.subgroups) / (8.0 * f64::from(caps.units))).min(1.0);
         // What is no whole step is many times slower.
-        let words = words(p.b.format).unwrap_or(1);
-        let whole = if by_steps(p, words) { p.k - p.k % group.stride(p.b.format, words) } else { 0 };
+        let (words, _) = words(p.b.format).unwrap_or((1, 1));
+        let whole = if by_steps(p, group) { p.k - p.k % group.stride(p.b.format, words) } else { 0 };
         let left = 1.0 - f64::from(whole) / f64::from(p.k.max(1));
         let moved = (slower + 20.0 * left) / share.max(1e-3) * p.bytes() as f64 / caps.bytes_per_s;
         Nanos::from_secs(caps.launch_ns as f64 * 1e-9 + other * moved)
@@ -190,9 +199,9 @@ impl Kernel<Gemm> for CoopmatFewRows {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         let (caps, group) = (device.caps(), &GROUPS[usize::from(variant.0)]);
         let width = widths(caps, p.a.dtype()).next().expect("supported, so there is a shape");
-        let words = words(p.b.format).expect("supported, so pieces suit scales");
+        let (words, blocks) = words(p.b.format).expect("supported, so pieces suit scales");
         let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
-        let by_steps = by_steps(p, words) && vulkan.has_lanes(p.a.dtype(), width);
+        let by_steps = by_steps(p, group) && vulkan.has_lanes(p.a.dtype(), width);
         let by_numbers = !by_steps || !p.k.is_multiple_of(group.stride(p.b.format, words));
         let main = Main {
             name: self.name(),
@@ -208,6 +217,7 @@ impl Kernel<Gemm> for CoopmatFewRows {
                 own_scales(p.b.format),
                 group.teams,
                 group.ahead,
+                blocks,
             ],
             subgroup: Some(caps.lanes),
             tile: (width, group.teams * group.cols * M),
@@ -234,8 +244,10 @@ mod tests {
     #[test]
     fn pieces_are_as_long_as_they_have_a_scale() {
         let of = |b: &str| words(problem(&format!("gemm 1x1x8x256 f16:{b}:f16 b=col")).b.format);
-        let all = ["f16", "e4m3@1x128", "i4@g128/f16", "i4@g64/f16", "i4@g32/f16", "e2m1@mx", "e2m1@nv", "e4m3@mx"];
-        assert_eq!(all.map(of), [4, 4, 4, 2, 1, 4, 4, 2].map(Some));
+        let one = ["f16", "e4m3@1x128", "i4@g128/f16", "e2m1@mx", "e2m1@nv", "e4m3@mx"];
+        assert_eq!(one.map(of), [4, 4, 4, 4, 4, 2].map(|words| Some((words, 1))));
+        assert_eq!(["nf4@g64/f32", "i4@g32/f16"].map(of), [4, 2].map(|words| Some((words, 2))));
+        assert_eq!(of("i4@g64/f16"), Some((2, 1)));
     }
 
     #[test]
