@@ -1,6 +1,7 @@
-//! Attention of f16 or bf16 on the matrix unit: see `kernels/attention/glsl/coopmat.comp` and `coopmat_ahead.comp`. Limits: Q, K and V of one 16-bit type
-//! without scales, dimensions that are multiples of the columns of the shape that the driver lists. Needs what
-//! `VK_NV_cooperative_matrix2` adds to matrices of subgroups.
+//! Attention of f16 or bf16 on the matrix unit: see `kernels/attention/glsl/coopmat.comp` and `coopmat_ahead.comp`.
+//!
+//! Limits: Q, K and V of one 16-bit type without scales, dimensions that are multiples of the columns of the shape that the driver
+//! lists. Needs what `VK_NV_cooperative_matrix2` adds to matrices of subgroups.
 
 use super::{
     coopmat_ahead,

@@ -1,7 +1,7 @@
 //! D = A·B in every form, on the ordinary arithmetic units of any device; for grouped products too.
 //!
-//! See `kernels/gemm/glsl/simt.comp` for the tiling. Limits: f64 unscaled, with no functions but `relu`. A row's bits depend on nothing but the row,
-//! since every variant adds the products of an element one after the other.
+//! See `kernels/gemm/glsl/simt.comp` for the tiling. Limits: f64 unscaled, with no functions but `relu`. A row's bits depend on
+//! nothing but the row, since every variant adds the products of an element one after the other.
 
 use super::{
     dot_few_rows::{has_fast_dot, is_dotted},
