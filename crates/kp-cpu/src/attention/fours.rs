@@ -4,7 +4,7 @@ use super::{
     places::Source,
     product::LANES,
     sight::Tile,
-    soon::{LINE, prefetch_near},
+    soon::{LINE, prefetch},
     turn::Turns,
 };
 use crate::{
@@ -221,7 +221,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
         let [_, bytes] = if (values..2 * values).contains(&at) { self.v_bytes } else { self.k_bytes };
         let rows: &[&[u8]; FOUR] = self.rows[at..].first_chunk().expect("there are as many ahead");
         for _ in 0..(FOUR * bytes).div_ceil(LINE) {
-            prefetch_near(rows[*token % FOUR].as_ptr().wrapping_add(*byte));
+            prefetch::<1>(rows[*token % FOUR].as_ptr().wrapping_add(*byte));
             *byte += LINE;
             if *byte >= self.heads * bytes {
                 (*token, *byte) = (*token + 1, 0);

@@ -133,7 +133,7 @@ impl Source<'_> {
         let (count, mut at) = (next.len(), [std::ptr::null(); BLOCK]);
         let lines = self.starts(tile, next, &mut at);
         for row in &at[..count] {
-            (0..lines).for_each(|line| prefetch(row.wrapping_add(LINE * line)));
+            (0..lines).for_each(|line| prefetch::<2>(row.wrapping_add(LINE * line)));
         }
     }
 

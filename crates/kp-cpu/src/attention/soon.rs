@@ -38,7 +38,7 @@ impl Soon {
         self.done = rows.end;
         for i in rows {
             for line in 0..self.lines[usize::from(i >= self.keys)] {
-                prefetch(self.at[i].wrapping_add(LINE * line));
+                prefetch::<2>(self.at[i].wrapping_add(LINE * line));
             }
         }
     }
@@ -47,27 +47,14 @@ impl Soon {
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
-/// Starts moving a line towards the second-level cache, if there is one at `at`.
+/// Starts moving a line towards the cache of level `CACHE`, the first or the second, if there is one at `at`.
 #[inline(always)]
-pub(super) fn prefetch(at: *const u8) {
+pub(super) fn prefetch<const CACHE: usize>(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: nothing is read; an address that is none is ignored.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
-/// The same towards the first cache.
-#[inline(always)]
-pub(super) fn prefetch_near(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        if CACHE == 1 { _mm_prefetch::<_MM_HINT_T0>(at.cast()) } else { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
