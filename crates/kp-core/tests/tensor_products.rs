@@ -201,6 +201,31 @@ fn no_product_is_further_off_than_it_says() -> Result<()> {
 }
 
 #[test]
+fn activations_may_be_rounded_on_the_way() -> Result<()> {
+    let e = engine();
+    for (m, format) in [(1, "i4@g32/f16"), (8, "u4@g64/f32z"), (40, "i8@row"), (3, "e2m1@mx")] {
+        let (k, n) = (352, 48);
+        let a = reals(&e, &[m, k], 3)?;
+        let w = reals(&e, &[n, k], 4)?.quantize(format.parse::<kp_hal::op::Format>().expect("a format"))?;
+        let epilogue = Epilogue { acc: Some(Acc::F32Q8), ..Epilogue::default() };
+        let rounded = a.matmul_with(&w.t(), epilogue)?;
+        assert_eq!(rounded.error_bound(), None, "it depends on the numbers");
+        let (rounded, exact) = (rounded.to_vec::<f32>()?, a.matmul(&w.t())?.to_vec::<f32>()?);
+        let (a, w) = (a.to_vec::<f32>()?, w.dequantize(DType::F32)?.to_vec::<f32>()?);
+        for (i, (got, want)) in rounded.iter().zip(&exact).enumerate() {
+            let (a, w) = (&a[i / n * k..][..k], &w[i % n * k..][..k]);
+            let run = |(a, w): (&[f32], &[f32])| {
+                let most = a.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+                most / 253.0 * w.iter().map(|w| w.abs()).sum::<f32>()
+            };
+            let bound: f32 = a.chunks(32).zip(w.chunks(32)).map(run).sum();
+            assert!((got - want).abs() <= bound + 1e-4, "{format}: {got} for {want}, bound {bound:e}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn whole_numbers_are_exact_and_the_rest_says_nothing() -> Result<()> {
     let e = engine();
     let (a, b) = (ints(&e, &[4, 32], 1)?, ints(&e, &[8, 32], 2)?.t());

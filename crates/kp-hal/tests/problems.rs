@@ -9,6 +9,7 @@ const CANONICAL: &[&str] = &[
     "gemm 1x1x4096x14336 bf16:bf16:bf16",
     "gemm 8x17x31x129 f32:f32:f32 a=col/40/5200 b=row/32/0 acc=f32fast c=d bias=f32 act=gelu_tanh",
     "gemm 1x64x128x256 bf16:i4@g128/f16z:bf16 b=col",
+    "gemm 1x64x128x256 bf16:i4@g32/f16:bf16 b=col acc=f32q8",
     "gemm 1x64x128x256 bf16:bf16:e4m3@tensor gate=halves act=silu",
     "gemm 1x64x128x256 e2m1@nv^tiles:e2m1@nv^tiles:f32 b=col sparse=2:4",
     "gemm 1x64x128x256 bf16:bf16:bf16 b=panel16x2",
@@ -84,6 +85,9 @@ fn nonsense_is_refused_with_its_numbers() {
         ("gemm 1x64x64x64 f32:f32:f32 beta=1", "unknown word `beta=1`"),
         ("gemm 1x64x64x64 f32:f32:f32 acc=f32 acc=f32", "`acc` is given twice"),
         ("gemm 1x1x1x1 f32:f32:f32 acc=i32", "acc=i32 excludes an operand that is no integer"),
+        ("gemm 1x1x1x1 i8:i8:f32 acc=f32q8", "acc=f32q8 excludes a but floats of 16 or 32 bits"),
+        ("gemm 1x1x1x1 f32:bf16:f32 acc=f32q8", "acc=f32q8 excludes b of more than 8 bits"),
+        ("gemm 1x1x1x8 f32:i4:f32 acc=f32q8 sparse=2:4", "acc=f32q8 excludes a sparse a"),
         (
             "gemm 4294967295x4294967295x4294967295x1 f64:f64:f64",
             "bytes of a may be at most 9223372036854775807, got more than 2^64",

@@ -97,6 +97,16 @@ impl Comparison {
             match want {
                 Want::Untouched => continue,
                 Want::Any => {}
+                Want::NotFinite => {
+                    let (code, dtype) = (new.code(at), plain.dtype);
+                    let got = decode(dtype, code);
+                    let right = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN].into_iter().any(|x| {
+                        let stored = decode(dtype, encode(dtype, x, plain.overflow));
+                        got == stored || got.is_nan() && stored.is_nan()
+                    });
+                    let nan = encode(dtype, f64::NAN, plain.overflow);
+                    self.judge(right, plain.operand, dtype, at, code, Wrong::Code(nan));
+                }
                 Want::Code(want) => {
                     let code = new.code(at);
                     self.judge(code == want, plain.operand, plain.dtype, at, code, Wrong::Code(want));

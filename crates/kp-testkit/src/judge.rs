@@ -113,6 +113,8 @@ pub enum Want {
     },
     /// This code, bit by bit.
     Code(u64),
+    /// An infinity or NaN, whichever, or what becomes of one in a type without.
+    NotFinite,
     /// Anything: the op does not say.
     Any,
     /// What it held before.

@@ -148,6 +148,7 @@ impl Scaled {
                     }
                 }
                 Want::Any => e.unknown = true,
+                Want::NotFinite => e.any = true,
                 Want::Code(_) | Want::Untouched => {}
             }
         }
@@ -242,7 +243,7 @@ impl Scaled {
                 touched.mark(self.codes, at);
             }
             match want {
-                Want::Untouched | Want::Any => {}
+                Want::Untouched | Want::Any | Want::NotFinite => {}
                 Want::Code(want) => out.judge(code == want, self.codes, dtype, at, code, Wrong::Code(want)),
                 Want::Number { value, .. } if value.is_nan() => {
                     let right = match nan_code(dtype) {

@@ -45,7 +45,7 @@ impl Arithmetic {
     pub fn of_acc(acc: Acc) -> Self {
         match acc {
             Acc::F64 => Self::of(DType::F64),
-            Acc::F32 => Self::of(DType::F32),
+            Acc::F32 | Acc::F32Q8 => Self::of(DType::F32),
             Acc::F32Fast => Self { step: 2_f64.powi(-13), floor: smallest(DType::F32) },
             Acc::F16 => Self::of(DType::F16),
             Acc::I32 => Self { step: 0.0, floor: 0.0 },

@@ -228,7 +228,7 @@ impl Output {
                 let named = plain.wants.iter().filter_map(|&(at, want)| match want {
                     Want::Number { slack, .. } => Some((plain.operand, at, slack)),
                     Want::Code(_) => Some((plain.operand, at, 0.0)),
-                    Want::Any | Want::Untouched => None,
+                    Want::NotFinite | Want::Any | Want::Untouched => None,
                 });
                 named.collect()
             }

@@ -29,7 +29,7 @@ const FURTHER: f64 = 9.0;
 const COARSE: f64 = 1.0 / 8192.0;
 
 /// The bound of a product relative to S; `None` where an error is not a share of S: after an activation that is no
-/// straight line, a gate, a rounding to integers or a quantization.
+/// straight line, a gate, a rounding to integers or a quantization, of `a` too.
 pub(super) fn of_product(spec: &GemmSpec, alpha: f32) -> Option<f64> {
     let plain = |f: Format| f.scheme == Scheme::None;
     let (a, b, d) = (spec.a.format, spec.b.format, spec.d.format);
@@ -46,6 +46,7 @@ pub(super) fn of_product(spec: &GemmSpec, alpha: f32) -> Option<f64> {
     let step = match spec.acc {
         Acc::F64 | Acc::F32 => later,
         Acc::F32Fast => COARSE,
+        Acc::F32Q8 => return None,
         Acc::F16 => 2.0 * unit_roundoff(DType::F16)?,
         Acc::I32 => 0.0,
     };

@@ -14,7 +14,7 @@ use super::vnni_few_rows::ends_wide;
 use crate::kernel;
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Acc, Gemm, GemmProblem, GemmSpec, Repro, Scheme, Sparsity},
+    op::{Gemm, GemmProblem, GemmSpec, Repro, Scheme, Sparsity},
     source_hash,
 };
 use std::sync::Arc;
@@ -76,7 +76,7 @@ pub(crate) fn suits(p: &GemmSpec, repro: Repro) -> Support {
     if repro == Repro::BatchInvariant {
         return Err(Unsupported::Repro { asked: repro });
     }
-    if !matches!(p.acc, Acc::F32 | Acc::F32Fast) {
+    if !p.acc.is_f32() {
         return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
     }
     if p.sparsity != Sparsity::Dense {

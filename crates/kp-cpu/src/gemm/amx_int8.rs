@@ -10,7 +10,7 @@ use super::{
         source::{Units, estimate},
     },
     amx_bf16::VECTORS,
-    vnni_few_rows::{ends_wide, supports, varies},
+    vnni_few_rows::{a_varies, ends_wide, supports, varies},
 };
 use crate::kernel;
 use kp_hal::{
@@ -44,8 +44,8 @@ impl Kernel<Gemm> for AmxInt8 {
             return Err(Unsupported::Feature { need });
         }
         supports(caps, p)?;
-        for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
-            if varies(matrix, p.k) {
+        for (operand, matrix, varies) in [("a", &p.a, a_varies(p)), ("b", &p.b, varies(&p.b, p.k))] {
+            if varies {
                 return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
             }
         }

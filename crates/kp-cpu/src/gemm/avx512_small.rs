@@ -23,7 +23,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
-    op::{Acc, Addend, Epilogue, Gemm, GemmArgs, GemmProblem, GemmSpec, Order, Scheme, Sparsity},
+    op::{Addend, Epilogue, Gemm, GemmArgs, GemmProblem, GemmSpec, Order, Scheme, Sparsity},
     source_hash,
 };
 use std::{
@@ -59,7 +59,7 @@ impl Kernel<Gemm> for Avx512Small {
         let option = |option, got: &dyn ToString| Err(Unsupported::Option { option, got: got.to_string() });
         match **p {
             GemmSpec { c, .. } if c != Addend::None => return option("c", &c),
-            GemmSpec { acc, .. } if !matches!(acc, Acc::F32 | Acc::F32Fast) => return option("acc", &acc),
+            GemmSpec { acc, .. } if !acc.is_f32() => return option("acc", &acc),
             GemmSpec { sparsity, .. } if sparsity != Sparsity::Dense => return option("sparse", &sparsity),
             GemmSpec { epilogue, .. } if epilogue != Epilogue::default() => return option("epilogue", &"any"),
             _ => {}

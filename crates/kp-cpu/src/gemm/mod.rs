@@ -26,6 +26,8 @@ mod few_rows;
 pub(crate) mod finish;
 pub(crate) mod packed;
 pub(crate) mod product;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod rounded;
 pub(crate) mod side;
 mod tile;
 #[cfg(target_arch = "x86_64")]

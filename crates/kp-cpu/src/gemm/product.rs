@@ -147,7 +147,7 @@ impl Summing {
         let plain = |sums| Self { sums, scaling: Scaling::Applied, block: BLOCK, cuts: [usize::MAX; 2] };
         match spec.acc {
             Acc::F16 => plain(Sums::Half),
-            Acc::F32 | Acc::F32Fast | Acc::F64 => plain(Sums::Added),
+            Acc::F32 | Acc::F32Fast | Acc::F32Q8 | Acc::F64 => plain(Sums::Added),
             Acc::I32 => {
                 // Products of whole numbers are summed in f32, exactly as long as the sum stays below 2²⁴.
                 let most = |m: &kp_hal::op::Matrix| {

@@ -8,7 +8,7 @@
 //!                             └─┴─┴─┴─┘
 //! ```
 //! See [`super::few::byte_dots`] for the loop. Limits: A of i8, i4, u4 or e2m1 without zero points (e2m1 doubled is a
-//! whole number); B of these or u8; AVX-512 with VNNI; scales that change along k do so at multiples of 16; what is
+//! whole number), or of floats that may be rounded; B of these or u8; AVX-512 with VNNI; scales that change along k do so at multiples of 16; what is
 //! scaled is finished in f32, unlike in `packed`, so not `batch-invariant`.
 
 use super::{
@@ -19,6 +19,7 @@ use super::{
         lists::{self, Lists},
     },
     product::{Item, Product, finishes_in_f64},
+    rounded::{self, is_rounded},
     side::Scaling,
 };
 use crate::{
@@ -52,6 +53,7 @@ impl Kernel<Gemm> for VnniFewRows {
                 ^ source_hash(include_bytes!("few/byte_dots.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("rounded.rs")).rotate_left(4)
         }
     }
 
@@ -71,7 +73,7 @@ impl Kernel<Gemm> for VnniFewRows {
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         // For a line of 64 bytes: an instruction or two for each row, some more where scales change.
         let lines = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 512.0;
-        let varies = varies(&p.a, p.k) || varies(&p.b, p.k);
+        let varies = a_varies(p) || varies(&p.b, p.k);
         let instructions = if varies { 8.0 + 5.0 * rows } else { 2.0 + 2.0 * rows };
         let compute = lines * instructions / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         // Four bits are limited by memory only where one row has no lists of scales; otherwise several columns share the work.
@@ -111,13 +113,16 @@ pub(crate) fn supports(caps: &Caps, p: &GemmProblem) -> std::result::Result<(), 
         return Err(Unsupported::Option { option: "sparse", got: p.sparsity.to_string() });
     }
     for (operand, dtype, is_a) in [("a", p.a.dtype(), true), ("b", p.b.dtype(), false)] {
-        if lift(dtype).is_none() || is_a && dtype == DType::U8 {
+        let is_known = lift(dtype).is_some() && !(is_a && dtype == DType::U8);
+        if !(is_known || is_a && is_rounded(p)) {
             return Err(Unsupported::DType { operand, got: dtype });
         }
     }
-    let vary = varies(&p.a, p.k) || varies(&p.b, p.k);
+    let vary = a_varies(p) || varies(&p.b, p.k);
     for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
-        let listed = lists::can_list(matrix, p.k) || !varies(matrix, p.k) && p.k.is_multiple_of(SHARE as u32);
+        let listed = is_rounded(p) && (operand == "a" || !varies(matrix, p.k))
+            || lists::can_list(matrix, p.k)
+            || !varies(matrix, p.k) && p.k.is_multiple_of(SHARE as u32);
         if vary && !listed || operand == "a" && matrix.format.has_zero() {
             return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
         }
@@ -140,6 +145,11 @@ pub(crate) fn varies(matrix: &Matrix, inner: u32) -> bool {
     matrix.format.has_zero() || matrix.format.scheme != Scheme::None && matrix.format.block().1 < inner
 }
 
+/// The same of A's scales, which it has in any case once it is rounded.
+pub(crate) fn a_varies(spec: &GemmSpec) -> bool {
+    is_rounded(spec) || varies(&spec.a, spec.k)
+}
+
 /// How codes of a type become unsigned bytes, by which offset, and what a step of these is worth.
 pub(crate) fn lift(dtype: DType) -> Option<(Lift, i32, f32)> {
     let whole = |flip| Lift { flip, table: [0; 16] };
@@ -158,9 +168,19 @@ pub(crate) fn lift(dtype: DType) -> Option<(Lift, i32, f32)> {
     })
 }
 
-/// What a whole step of an operand of A is worth.
+/// What a whole step of an operand is worth, but for scales.
 pub(crate) fn unit(format: Format) -> f32 {
-    lift(format.dtype).expect("a supported type").2
+    lift(format.dtype).map_or(1.0, |(.., unit)| unit)
+}
+
+/// Multiplies scales of a column, if it `has` some, by those of a row, if there are such.
+#[target_feature(enable = "avx512f")]
+fn fold(row: &[f32], has: bool, scales: &mut [f32]) {
+    if has {
+        scales.iter_mut().zip(row).for_each(|(scale, by)| *scale *= by);
+    } else if !row.is_empty() {
+        scales.copy_from_slice(row);
+    }
 }
 
 /// The loops for one height.
@@ -192,16 +212,19 @@ struct Codes<E> {
     loops: Loops,
     a_varies: bool,
     b_varies: bool,
+    /// Whether scales of A's one row multiply those of columns, so that the loop has only these.
+    folds: bool,
     kind_of_end: PhantomData<E>,
 }
 
 impl<E> Codes<E> {
     fn new(spec: &GemmSpec, reading: Reading) -> Self {
         let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
-        let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
+        let (a_varies, b_varies) = (a_varies(spec), varies(&spec.b, spec.k));
+        let folds = a_varies && spec.m == 1;
         // Questions within the loop would cost more than half of its time where there are many rows; where rows are scaled
         // too, or zero points are subtracted, that is most of the work in any case.
-        let is_simple = !a_varies && !spec.b.format.has_zero();
+        let is_simple = (!a_varies || folds) && !spec.b.format.has_zero();
         let reading = if is_simple { reading } else { Reading::Beside };
         macro_rules! loops {
             ($width:ty, $breadths:ident) => {{
@@ -236,7 +259,18 @@ impl<E> Codes<E> {
             (Reading::InTurn, 4) => (loops!(Four, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
             (Reading::InTurn, _) => (loops!(Eight, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
         };
-        Self { spec: *spec, reading, breadths, lift, offset, loops, a_varies, b_varies, kind_of_end: PhantomData }
+        Self {
+            spec: *spec,
+            reading,
+            breadths,
+            lift,
+            offset,
+            loops,
+            a_varies,
+            b_varies,
+            folds,
+            kind_of_end: PhantomData,
+        }
     }
 
     fn steps(&self) -> usize {
@@ -253,7 +287,16 @@ impl<E> Codes<E> {
         let all = self.steps() * rows;
         match self.loops {
             Loops::Whole(_) => [all * STEP, 0, 0, self.steps() * rows],
-            Loops::Scaled(_) => [all * STEP, all * self.lanes(), if self.a_varies { all * self.lanes() } else { 0 }, 0],
+            Loops::Scaled(_) => [all * STEP, all * self.lanes(), all * self.row_scales(), 0],
+        }
+    }
+
+    /// Scales of a row and step: one for each lane, or an entry of a list for each [`SHARE`].
+    fn row_scales(&self) -> usize {
+        match (self.a_varies, self.folds) {
+            (false, _) => 0,
+            (true, false) => self.lanes(),
+            (true, true) => STEP / SHARE,
         }
     }
 }
@@ -281,21 +324,29 @@ impl<E: Tail> Dots for Codes<E> {
         let (sums, _) = columns::take::<u32>(rest, lens[3]);
         let (codes, lanes) = (Disjoint::of(codes), Disjoint::of(lanes));
         let (scales, sums) = (Disjoint::of(scales), Disjoint::of(sums));
-        let (bits, count) = (self.spec.b.dtype().bits() as usize, self.lanes());
+        let (bits, count, each) = (self.spec.b.dtype().bits() as usize, self.lanes(), self.row_scales());
         let whole_steps = 1.0 / unit(self.spec.a.format);
         let is_plain = self.spec.a.order == Order::Row && self.spec.a.dtype() == DType::I8;
         threads::for_each(self.steps() * rows, |i| {
             let (step, row) = (i / rows, i % rows);
             let inner = step * STEP..((step + 1) * STEP).min(k);
-            let mut line = [0_i32; STEP];
+            let (mut line, mut list) = ([0_i32; STEP], [0.0; STEP / SHARE]);
             if row < item.rows && is_plain {
                 let codes = columns::Codes::of(&product.a, item.row_batch, inner.clone()).column(item.row + row);
                 line.iter_mut().zip(codes).for_each(|(x, &code)| *x = i32::from(code as i8));
             } else if row < item.rows {
                 let mut numbers = [0.0_f32; STEP];
-                let numbers = &mut numbers[..inner.len()];
-                product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, numbers);
-                line.iter_mut().zip(numbers).for_each(|(x, number)| *x = (*number * whole_steps) as i32);
+                let some = &mut numbers[..inner.len()];
+                product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, some);
+                if is_rounded(&self.spec) {
+                    let (mut codes, mut scales) = ([0; STEP], [0.0; STEP / rounded::RUN]);
+                    // SAFETY: `supports` asked for the features.
+                    unsafe { rounded::round(numbers.as_chunks().0, codes.as_chunks_mut().0, &mut scales) };
+                    line = codes.map(i32::from);
+                    list = std::array::from_fn(|i| scales[i * SHARE / rounded::RUN]);
+                } else {
+                    line = numbers.map(|number| (number * whole_steps) as i32);
+                }
             }
             // SAFETY: each step of each row once.
             let codes = unsafe { codes.part(i * STEP..(i + 1) * STEP) };
@@ -317,17 +368,16 @@ impl<E: Tail> Dots for Codes<E> {
                 *lane = if is_shifted { (sum as f32).to_bits() } else { (-self.offset * sum) as u32 };
             }
             if self.a_varies {
-                let mut list = [0.0; STEP / SHARE];
-                if row < item.rows {
+                if row < item.rows && !is_rounded(&self.spec) {
                     // SAFETY: `supports` asked for the features.
                     unsafe {
                         Lists::new(&product.a, item.row_batch, inner.start, SHARE).scales(item.row + row, &mut list)
                     };
                 }
                 // SAFETY: as above.
-                let scales = unsafe { scales.part(i * count..(i + 1) * count) };
+                let scales = unsafe { scales.part(i * each..(i + 1) * each) };
                 for (lane, scale) in scales.iter_mut().enumerate() {
-                    *scale = list[lane * list.len() / count];
+                    *scale = list[lane * list.len() / each];
                 }
             }
         });
@@ -364,8 +414,9 @@ impl<E: Tail> Dots for Codes<E> {
             let a = Rows {
                 codes: &codes[part(STEP)],
                 lanes: if lanes.is_empty() { &[] } else { &lanes[part(count)] },
-                scales: if row_scales.is_empty() { &[] } else { &row_scales[part(count)] },
+                scales: if self.folds { &[] } else { &row_scales[part(self.row_scales())] },
             };
+            let folded = if self.folds { &row_scales[part(STEP / SHARE)] } else { &[] };
             let shares = steps.len() * STEP / SHARE;
             let from = Lists::new(b, item.b, inner.start, SHARE);
             let of_columns = columns::Codes::of(b, item.b, inner.clone());
@@ -405,6 +456,7 @@ impl<E: Tail> Dots for Codes<E> {
                         if self.b_varies {
                             from.scales(o, &mut scales[..shares]);
                         }
+                        fold(folded, self.b_varies, &mut scales[..shares]);
                         if has_zero {
                             from.zeros(o, &mut zeros[..shares]);
                             zeros[..shares].iter_mut().for_each(|zero| *zero += self.offset as f32);

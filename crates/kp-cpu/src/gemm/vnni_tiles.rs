@@ -10,7 +10,7 @@ use super::{
         place::Way,
         product::{ROWS, Tiles},
     },
-    vnni_few_rows::{ends_wide, supports, varies},
+    vnni_few_rows::{a_varies, ends_wide, supports, varies},
 };
 use crate::kernel;
 use kp_hal::{
@@ -41,6 +41,7 @@ impl Kernel<Gemm> for VnniTiles {
                 ^ source_hash(include_bytes!("vnni/rows.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("vnni/product.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("vnni/place.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("rounded.rs")).rotate_left(6)
         }
     }
 
@@ -56,7 +57,7 @@ impl Kernel<Gemm> for VnniTiles {
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
         let (_, memory) = Nanos::floors(caps, p);
-        let efficiency = if varies(&p.a, p.k) || varies(&p.b, p.k) { 0.55 } else { 0.85 };
+        let efficiency = if a_varies(p) || varies(&p.b, p.k) { 0.55 } else { 0.85 };
         let multiply = 2.0 * f64::from(p.batch) * f64::from(p.m) * f64::from(p.n) * f64::from(p.k)
             / (vnni_rate(caps) * efficiency);
         // Sixteen bytes are packed in a cycle and a half, for each chunk of rows; none of what is read in place.

@@ -1,7 +1,7 @@
 //! D = epilogue(alpha · A·B + beta · C).
 
 use super::{
-    Epilogue, NeedList, Spec,
+    Epilogue, NeedList, Scheme, Spec,
     args::args,
     format::{Access, Format},
     layout::{Matrix, MatrixNames, Order, matrix_names},
@@ -66,12 +66,17 @@ pub enum Acc {
     F32,
     /// The matrix unit's own accumulator, which for 8-bit floats may keep as few as 13 mantissa bits.
     F32Fast,
+    /// f32, and A, of floats of 16 or 32 bits, may be rounded before it is multiplied: each run of 32 elements of a row, from
+    /// multiples of 32 on, to whole numbers from −127 to 127 times 1/127 of its largest magnitude. So each element of A may be
+    /// off by 1/254 of that; whole numbers of which one is ±127 are kept. Runs below 2⁻¹¹⁸ may become zeros, and what a NaN or
+    /// an infinity meets may become NaN. B has at most 8 bits. A permission: who does not use it computes as for [`Acc::F32`].
+    F32Q8,
     /// f16.
     F16,
     /// i32, exact; wraps on overflow.
     I32,
 }
-spelled!(Acc { F64 = "f64", F32 = "f32", F32Fast = "f32fast", F16 = "f16", I32 = "i32" });
+spelled!(Acc { F64 = "f64", F32 = "f32", F32Fast = "f32fast", F32Q8 = "f32q8", F16 = "f16", I32 = "i32" });
 
 impl Acc {
     /// The usual accumulator of a product of `a` and `b`.
@@ -81,6 +86,14 @@ impl Acc {
             _ if a == DType::F64 => Self::F64,
             _ => Self::F32,
         }
+    }
+
+    /// Elements of a row of A that [`Acc::F32Q8`] rounds together.
+    pub const RUN: u32 = 32;
+
+    /// Whether sums are f32, whatever else is permitted.
+    pub const fn is_f32(self) -> bool {
+        matches!(self, Self::F32 | Self::F32Fast | Self::F32Q8)
     }
 }
 
@@ -242,6 +255,12 @@ impl GemmSpec {
         exclusive(wide(a.dtype()) != (acc == Acc::F64), "f64 operands", "another acc than f64")?;
         let integers = !a.dtype().is_float() && !b.dtype().is_float();
         exclusive(acc == Acc::I32 && !integers, "acc=i32", "an operand that is no integer")?;
+        if acc == Acc::F32Q8 {
+            exclusive(!a.dtype().is_float() || a.dtype().bits() < 16, "acc=f32q8", "a but floats of 16 or 32 bits")?;
+            exclusive(b.dtype().bits() > 8, "acc=f32q8", "b of more than 8 bits")?;
+            exclusive(a.format.scheme != Scheme::None, "acc=f32q8", "an a with scales")?;
+            exclusive(self.sparsity != Sparsity::Dense, "acc=f32q8", "a sparse a")?;
+        }
         exclusive(d.format.dtype == DType::U4 || d.format.dtype == DType::U8, "d", "unsigned integers")?;
         exclusive(d.format.has_zero(), "d", "zero points")?;
         match self.c {
@@ -265,7 +284,7 @@ impl GemmSpec {
         let span = d.span(m, d_cols, d_batch);
         // The scale of `@tensor` is read, so it is `d_global`, an input, rather than `d_scale`, an output.
         let names = match d.format.scheme {
-            super::Scheme::Tensor => ["d", "d_global", "", ""],
+            Scheme::Tensor => ["d", "d_global", "", ""],
             _ => ["d", "d_scale", "d_global", "d_zero"],
         };
         let codes_read = self.c == Addend::InPlace;

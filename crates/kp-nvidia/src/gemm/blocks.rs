@@ -16,8 +16,8 @@ use crate::{
 use kp_hal::{
     Caps, DType, Device, Launch, Queue, Result, Slice, SliceMut, Support, Unsupported, Variant, Variants,
     op::{
-        Acc, Act, Addend, Align, Epilogue, Format, Gate, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs,
-        Grouping, Order, Repro, ScaleLayout, Scheme, Sparsity,
+        Act, Addend, Align, Epilogue, Format, Gate, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs, Grouping,
+        Order, Repro, ScaleLayout, Scheme, Sparsity,
     },
 };
 use std::{ffi::c_void, sync::Arc};
@@ -330,7 +330,7 @@ fn plain(spec: &GemmSpec) -> Check {
     if !matches!(spec.d.dtype(), DType::Bf16 | DType::F16 | DType::F32) {
         return Err(Unsupported::DType { operand: "d", got: spec.d.dtype() });
     }
-    if !matches!(spec.acc, Acc::F32 | Acc::F32Fast) {
+    if !spec.acc.is_f32() {
         return option("acc", spec.acc.to_string());
     }
     if spec.sparsity != Sparsity::Dense {

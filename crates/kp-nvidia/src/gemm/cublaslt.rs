@@ -144,7 +144,7 @@ fn addend(spec: &GemmSpec) -> Option<DType> {
 fn epilogue(spec: &GemmSpec) -> Check {
     let option = |option, got: String| Err(Unsupported::Option { option, got });
     let (d, epilogue) = (spec.d.dtype(), spec.epilogue);
-    if !matches!(spec.acc, Acc::F32 | Acc::F32Fast | Acc::F64) {
+    if !spec.acc.is_f32() && spec.acc != Acc::F64 {
         return option("acc", spec.acc.to_string());
     }
     if spec.sparsity != Sparsity::Dense {

@@ -104,7 +104,7 @@ impl Numbers {
             Acc::F64 => "double",
             Acc::I32 if varies => "double",
             Acc::I32 => "int",
-            Acc::F32 | Acc::F32Fast | Acc::F16 => "float",
+            Acc::F32 | Acc::F32Fast | Acc::F32Q8 | Acc::F16 => "float",
         };
         let finish = sum != "float" || finishes_wide(spec);
         let is_plain = |x: &kp_hal::op::Matrix| {

@@ -11,7 +11,7 @@ use super::{
 use crate::compile::{Build, Listed, Source, source};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Acc, Gemm, GemmProblem, GemmSpec, Matrix, Order, ScaleLayout, Scheme, Sparsity},
+    op::{Gemm, GemmProblem, GemmSpec, Matrix, Order, ScaleLayout, Scheme, Sparsity},
     source_hash,
 };
 use std::{borrow::Cow, sync::Arc};
@@ -110,7 +110,7 @@ fn operands(spec: &GemmSpec) -> Check {
             return Err(Unsupported::Align { dim: "k", multiple: multiple.into(), got: spec.k.into() });
         }
     }
-    if !matches!(spec.acc, Acc::F32 | Acc::F32Fast) {
+    if !spec.acc.is_f32() {
         return Err(Unsupported::Option { option: "acc", got: spec.acc.to_string() });
     }
     if spec.sparsity != Sparsity::Dense {

@@ -146,7 +146,7 @@ fn operands(caps: &Caps, spec: &GemmSpec) -> std::result::Result<Sums, Unsupport
         }
     }
     let sums = Sums::of(spec).ok_or(Unsupported::Scheme { operand: "a", got: spec.a.format.to_string() })?;
-    let fits = if t.is_float() { matches!(spec.acc, Acc::F32 | Acc::F32Fast) } else { spec.acc == Acc::I32 };
+    let fits = if t.is_float() { spec.acc.is_f32() } else { spec.acc == Acc::I32 };
     if !fits {
         return Err(Unsupported::Option { option: "acc", got: spec.acc.to_string() });
     }

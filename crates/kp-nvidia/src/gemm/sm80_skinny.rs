@@ -159,7 +159,7 @@ fn check(caps: &Caps, p: &GemmProblem) -> Check {
         return Err(Unsupported::Scheme { operand: "d", got: spec.d.format.to_string() });
     }
     let sums = if a.is_float() {
-        matches!(spec.acc, Acc::F32Fast) || !promotes(spec) && spec.acc == Acc::F32
+        spec.acc == Acc::F32Fast || !promotes(spec) && spec.acc.is_f32()
     } else {
         spec.acc == Acc::I32
     };

@@ -164,7 +164,7 @@ pub(super) fn unscaled(spec: &GemmSpec) -> Check {
     if !matches!(spec.d.format.scheme, Scheme::None | Scheme::Tensor) {
         return Err(Unsupported::Scheme { operand: "d", got: spec.d.format.to_string() });
     }
-    let sums = if whole { spec.acc == Acc::I32 } else { matches!(spec.acc, Acc::F32 | Acc::F32Fast) };
+    let sums = if whole { spec.acc == Acc::I32 } else { spec.acc.is_f32() };
     if !sums {
         return Err(Unsupported::Option { option: "acc", got: spec.acc.to_string() });
     }

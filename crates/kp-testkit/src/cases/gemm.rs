@@ -9,6 +9,7 @@ use crate::{
     judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
     reference::gemm::{self as reference, A, B},
+    tensor::place,
 };
 use kp_hal::{
     DType,
@@ -194,6 +195,25 @@ impl Judge for Gemm {
             ],
             valid,
         ));
+        // Weights of 8 and 4 bits by floats that may be rounded: few rows, tiles of rows; runs and groups that end short.
+        let [dims, types, layouts, options] = match depth {
+            Depth::Quick => [
+                "1x1x70x1040 1x5x33x304 1x37x130x352 2x3x18x45",
+                "f32:i4@g32/f16:f32 f32:u4@g32/f16z:f32 bf16:i4@g128/bf16:bf16 f32:e2m1@nv:f32 f16:i8@row:f16 f32:i4:f32",
+                "b=col",
+                "-",
+            ],
+            Depth::Full => [
+                "1x1x70x1040 1x2x19x4128 1x5x33x304 1x8x65x672 1x37x130x352 1x130x70x2080 2x3x18x45 2x7x33x16 1x1x5x1 1x0x5x7 1x5x7x0",
+                "f32:i4@g32/f16:f32 f32:u4@g32/f16z:f32 bf16:i4@g128/bf16:bf16 f16:u4@g64/f32z:f16 f32:i4@g16/f32:bf16 \
+                 f32:e2m1@mx:f32 bf16:e2m1@mx^tiles:f32 f32:e2m1@nv:f32 f32:i8@row:f32 bf16:i8@row:bf16 f16:i8@g64/f32:f32 \
+                 f32:u8@g32/f16z:f32 f32:i4:f32 f32:i4@128x128:f32 f32:nf4@g64/f32:f32 bf16:e4m3@row:bf16 f32:i8:f64",
+                "b=col b=col b=col - b=panel16x8 a=col",
+                "- bias=f32 gate=halves act=silu c=d residual=bf16 a=row/4200 repro=batch-invariant",
+            ],
+        };
+        let shapes_and_types = [words(dims), words(types), words("acc=f32q8"), words(layouts), words(options)];
+        out.extend(lines("gemm", &shapes_and_types, valid));
         // An f16 sum of integers, or of codes before their scales, would only overflow.
         let valid = |line: &str| {
             let problem = line.parse::<GemmProblem>();
@@ -313,7 +333,7 @@ impl Judge for Gemm {
 
 /// Operand types and schemes of at most 8 bits, one of them at least.
 const NARROW: &str = "e4m3:e4m3:bf16 e5m2:e4m3:f32 e4m3fnuz:e5m2fnuz:f32 i8:i8:i32 i8:i8:f32 u8:i8:i32 \
-    e2m1:e2m1:f32 nf4:nf4:f32 i4:u4:i32 bf16:e4m3:bf16 bf16:i8:f32 f32:i4:f32 f16:e2m1:f16 \
+    e2m1:e2m1:f32 nf4:nf4:f32 i4:u4:i32 i8:i4:i32 bf16:e4m3:bf16 bf16:i8:f32 f32:i4:f32 f16:e2m1:f16 \
     e4m3@tensor:e4m3@tensor:bf16 e4m3@row:e4m3@row:bf16 e4m3@1x128:e4m3@128x128:bf16 e5m2@1x128^outer:e4m3@128x128:f32 \
     i8@row:i8@row:bf16 i8@tensor:i8@row:f32 e2m1@mx:e2m1@mx:bf16 e2m1@mx^tiles:e4m3@mx:f32 e2m1@nv:e2m1@nv:bf16 \
     e2m1@nv^tiles:e2m1@nv^tiles:f32 bf16:i4@g32/f16z:bf16 f16:u4@g128/bf16z:f16 bf16:nf4@g64/f32:f32 bf16:i8@row:bf16 \
@@ -331,6 +351,14 @@ fn stored_types(ab: &str) -> Vec<String> {
 pub(super) fn fill_product(operands: &mut Operands, spec: &GemmSpec, [rows_batch, b_batch]: [u32; 2], fill: &mut Fill) {
     operands.fill_scaled(A, &spec.a, (spec.m, spec.a_cols(), rows_batch), fill);
     operands.fill_scaled(B, &spec.b, (spec.k, spec.n, b_batch), fill);
+    if spec.acc == Acc::F32Q8 && fill.kind() == FillKind::Exact {
+        // Whole numbers are kept in runs that have 127.
+        for (batch, row) in (0..rows_batch).flat_map(|batch| (0..spec.m).map(move |row| (batch, row))) {
+            for col in (0..spec.k).step_by(Acc::RUN as usize) {
+                operands.codes_mut("a").set_value(place(&spec.a, (spec.m, batch), row, col), 127.0);
+            }
+        }
+    }
     if spec.sparsity == Sparsity::TwoOfFour {
         let mut meta = operands.codes_mut("a_meta");
         for i in 0..meta.len() {
@@ -395,7 +423,7 @@ fn counting_inputs(problem: &GemmProblem, fill: &mut Fill) -> Option<Operands> {
         whole && !matches!(m.order, Order::Panel { .. })
     };
     let mut operands = vector_inputs(problem, &mut Fill::new(FillKind::Exact, fill.bits()))?;
-    if spec.sparsity != Sparsity::Dense || !counts(&spec.a) || !counts(&spec.b) {
+    if spec.acc == Acc::F32Q8 || spec.sparsity != Sparsity::Dense || !counts(&spec.a) || !counts(&spec.b) {
         return None;
     }
     for name in ["a", "b"] {

@@ -49,6 +49,7 @@ fn obey(outputs: &[Output], operands: &Operands) -> Operands {
             match want {
                 Want::Number { value, .. } => codes.set_code(at, encode(plain.dtype, value, plain.overflow)),
                 Want::Code(code) => codes.set_code(at, code),
+                Want::NotFinite => codes.set_code(at, encode(plain.dtype, f64::NAN, plain.overflow)),
                 Want::Any | Want::Untouched => {}
             }
         }

@@ -75,10 +75,25 @@ fn spread_out(spec: &GemmSpec, dense: &Tensor, meta: Codes<'_>) -> Tensor {
     Tensor { rows: spec.m as usize, cols: spec.k as usize, values }
 }
 
-/// A row of A·B with the sum of the magnitudes of its products.
+/// A row of A·B with the sum of the magnitudes of its products, and what it may be off by where A may be rounded.
 pub(crate) struct Sums {
     sum: Vec<f64>,
     magnitude: Vec<f64>,
+    rounding: Vec<f64>,
+}
+
+/// How far each element of a row of A may be off once it is rounded, if it may be: NaN if it is not finite, or beside such a one.
+///
+/// Of a run whose largest magnitude is x the scale is s = x/127, the code that of a·(1/s): three roundings in f32, each of which
+/// moves a code by at most 127·2⁻²⁴ besides the half that rounding it costs. So |a − code·s| ≤ (1/2 + 2⁻¹⁵)·s.
+fn roundings(spec: &GemmSpec, row: &[f64]) -> Option<Vec<f64>> {
+    let least = 2_f64.powi(-118);
+    let half = |run: &[f64]| match run.iter().fold(0.0_f64, |most, x| most.max(x.abs())) {
+        _ if run.iter().any(|x| !x.is_finite()) => f64::NAN,
+        most if most < least => most,
+        most => most / 127.0 * (0.5 + 2_f64.powi(-15)),
+    };
+    (spec.acc == Acc::F32Q8).then(|| row.chunks(Acc::RUN as usize).flat_map(|run| vec![half(run); run.len()]).collect())
 }
 
 /// Row (`a_batch`, `row`) of A times matrix `b_batch` of B.
@@ -90,8 +105,13 @@ pub(crate) fn row_sums(
     b_batch: usize,
 ) -> Sums {
     let n = spec.n as usize;
-    let (mut sum, mut magnitude) = (vec![0.0; n], vec![0.0; n]);
+    let (mut sum, mut magnitude, mut rounding) = (vec![0.0; n], vec![0.0; n], vec![0.0; n]);
     let left = if spec.k == 0 { &[] } else { a.row(a_batch, row) };
+    for (k, off) in roundings(spec, left).unwrap_or_default().into_iter().enumerate() {
+        for (rounding, y) in rounding.iter_mut().zip(b.row(b_batch, k)) {
+            *rounding += off * y.abs();
+        }
+    }
     for (k, &x) in left.iter().enumerate() {
         for ((sum, magnitude), &y) in sum.iter_mut().zip(&mut magnitude).zip(b.row(b_batch, k)) {
             let product = x * y;
@@ -103,7 +123,7 @@ pub(crate) fn row_sums(
         // Wraps, as the problem says; f64 holds every sum of fewer than 2^38 products of bytes.
         sum.iter_mut().for_each(|s| *s = (*s as i64 as i32).into());
     }
-    Sums { sum, magnitude }
+    Sums { sum, magnitude, rounding }
 }
 
 /// Roundings of one sum, besides those of its k additions: scales of A and of B, their product, global scales,
@@ -141,7 +161,7 @@ fn finishing(acc: Acc) -> Arithmetic {
 pub(crate) fn exact_below(acc: Acc) -> f64 {
     match acc {
         Acc::F64 => 2_f64.powi(53),
-        Acc::F32 => 2_f64.powi(24),
+        Acc::F32 | Acc::F32Q8 => 2_f64.powi(24),
         Acc::F32Fast => 2_f64.powi(13),
         Acc::F16 => 2_f64.powi(11),
         Acc::I32 => 2_f64.powi(31),
@@ -152,7 +172,7 @@ pub(crate) fn exact_below(acc: Acc) -> f64 {
 fn most(acc: Acc) -> f64 {
     match acc {
         Acc::F64 => f64::MAX,
-        Acc::F32 | Acc::F32Fast => max_value(DType::F32),
+        Acc::F32 | Acc::F32Fast | Acc::F32Q8 => max_value(DType::F32),
         Acc::F16 => max_value(DType::F16),
         Acc::I32 => f64::INFINITY,
     }
@@ -175,7 +195,8 @@ pub(crate) fn finish(
     let later = finishing(spec.acc);
     let alpha = operands.scalar("alpha");
     let column = |col: u32| {
-        let (sum, magnitude) = (sums.sum[col as usize], sums.magnitude[col as usize]);
+        let (sum, magnitude, rounding) =
+            (sums.sum[col as usize], sums.magnitude[col as usize], sums.rounding[col as usize]);
         let c = addend(spec, operands, (batch, row, col)).unwrap_or(0.0);
         let bias = bias(col).unwrap_or(0.0);
         let value = alpha * sum + c + bias;
@@ -188,7 +209,8 @@ pub(crate) fn finish(
         match whole || plain_integers && unscaled {
             true => (value, 0.0, overflows),
             false => {
-                let slack = alpha.abs() * sum_slack(spec, magnitude) + later.slack(FURTHER, magnitude_of_all);
+                let slack =
+                    alpha.abs() * (sum_slack(spec, magnitude) + rounding) + later.slack(FURTHER, magnitude_of_all);
                 (value, slack, overflows || is_past(magnitude_of_all, spec.acc))
             }
         }
@@ -197,6 +219,9 @@ pub(crate) fn finish(
     (0..cols)
         .map(|col| {
             let (g_col, u_col) = spec.epilogue.gate.sources(col, cols);
+            if [g_col, u_col].iter().any(|&col| !sums.rounding[col as usize].is_finite()) {
+                return Want::NotFinite;
+            }
             let (x, x_slack, overflows) = column(g_col);
             // Where the order of operations decides whether one overflows on the way, nothing is said.
             if overflows {
@@ -301,11 +326,12 @@ pub(crate) fn vector_law(spec: &GemmSpec, run: &Operands) -> Result<(), String> 
         let sizes: Vec<f64> = (0..spec.k as usize).map(|k| size(rows_of_b(k), &x)).collect();
         for row in 0..spec.m as usize {
             let (stored, left) = (d.row(batch, row), a.row(batch, row));
+            let roundings = roundings(spec, left).unwrap_or_default();
             let (got, want) = (dot(stored, &x), dot(left, &bx));
             // Storing rounds each element once, by at most u of it and the smallest step of its type.
             let storing =
                 unit_roundoff(spec.d.dtype()) * size(stored, &x) * 2.0 + f64::from(spec.n) * smallest(spec.d.dtype());
-            let bound = sum_slack(spec, size(left, &sizes)) + storing;
+            let bound = sum_slack(spec, size(left, &sizes)) + size(&roundings, &sizes) + storing;
             let off = (got - want).abs();
             if off.is_nan() || off > bound {
                 return Err(format!(

@@ -15,7 +15,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Launch, Queue, Result, Unsupported, Variant, Variants,
-    op::{Acc, GemmArgs, GemmProblem, GemmSpec, Order, Repro},
+    op::{GemmArgs, GemmProblem, GemmSpec, Order, Repro},
 };
 use std::{
     ops::Range,
@@ -45,7 +45,7 @@ pub(crate) fn suits(caps: &Caps, p: &GemmProblem, most: usize, order: Order) -> 
     if p.repro() == Repro::BatchInvariant {
         return Err(Unsupported::Repro { asked: p.repro() });
     }
-    if !matches!(p.acc, Acc::F32 | Acc::F32Fast) {
+    if !p.acc.is_f32() {
         return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
     }
     Ok(())

@@ -28,9 +28,10 @@ use crate::{
         },
         finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
         product::{self, Item, Product, Summing, Sums},
-        side::Scaling,
+        rounded::{RUN, is_rounded, round},
+        side::{LINE, Scaling},
         tile::Ahead,
-        vnni_few_rows::{lift, unit, varies},
+        vnni_few_rows::{a_varies, lift, unit, varies},
     },
     kernel::{self, Disjoint, Output},
     memory::{cut, numbers_mut},
@@ -82,18 +83,19 @@ struct Ready<'a> {
 
 impl<E: Tail> Tiles<E> {
     pub(crate) fn new(spec: &GemmSpec) -> Self {
-        let (a_varies, b_varies) = (varies(&spec.a, spec.k), varies(&spec.b, spec.k));
+        let (a_varies, b_varies) = (a_varies(spec), varies(&spec.b, spec.k));
         let way = Way::of(spec);
         let loops = if a_varies || b_varies { Loops::scaled() } else { Loops::whole(way == Way::Panels) };
         let segment = match loops {
             Loops::Whole(_) => usize::MAX,
             Loops::Scaled(_) => {
                 // The largest power of two that ends wherever scales do, and with what is packed.
-                let ends = |matrix: &kp_hal::op::Matrix, varies: bool| match varies {
-                    true => 1_usize << (matrix.format.block().1 | SHALLOW as u32).trailing_zeros(),
+                let ends = |block: u32, varies: bool| match varies {
+                    true => 1_usize << (block | SHALLOW as u32).trailing_zeros(),
                     false => SHALLOW,
                 };
-                ends(&spec.a, a_varies).min(ends(&spec.b, b_varies))
+                let of_a = if is_rounded(spec) { RUN as u32 } else { spec.a.format.block().1 };
+                ends(of_a, a_varies).min(ends(spec.b.format.block().1, b_varies))
             }
         };
         // Scales are applied before `Finish` sees the sums.
@@ -191,6 +193,10 @@ impl<E: Tail> Tiles<E> {
                 let row = of_a.column(item.row + row);
                 // SAFETY: `supports` asked for the features.
                 unsafe { ready(row, bits, codes, self.segment, sums) };
+            } else if is_rounded(&self.spec) {
+                // SAFETY: each row once.
+                let scales = unsafe { scales.part(row * segments..(row + 1) * segments) };
+                self.round(product, item, row, codes, sums, scales);
             } else {
                 let whole_steps = 1.0 / unit(self.spec.a.format);
                 for first in (0..k).step_by(64) {
@@ -217,7 +223,7 @@ impl<E: Tail> Tiles<E> {
                     offset.wrapping_neg().wrapping_mul(sum_of_codes) as u32
                 };
             }
-            if self.a_varies {
+            if self.a_varies && !is_rounded(&self.spec) {
                 // SAFETY: each row once.
                 let scales = unsafe { scales.part(row * segments..(row + 1) * segments) };
                 let mut list = [0.0; 16];
@@ -231,6 +237,35 @@ impl<E: Tail> Tiles<E> {
                 }
             }
         });
+    }
+
+    /// Makes a row of floats ready: rounded codes, the sums of these and the scale of each segment.
+    fn round(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        row: usize,
+        codes: &mut [u8],
+        sums: &mut [i32],
+        scales: &mut [f32],
+    ) {
+        let (k, bits, each) = (self.spec.k as usize, self.spec.b.dtype().bits() as usize, RUN / self.segment);
+        scales.fill(0.0);
+        for first in (0..k).step_by(LINE) {
+            let inner = first..(first + LINE).min(k);
+            let runs = inner.len().div_ceil(RUN);
+            let (mut line, mut rounded, mut of_runs) = ([0.0_f32; LINE], [0; LINE], [0.0; LINE / RUN]);
+            product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, &mut line[..inner.len()]);
+            // SAFETY: `supports` asked for the features.
+            unsafe {
+                round(&line.as_chunks().0[..runs], rounded.as_chunks_mut().0, &mut of_runs);
+                let rounded = &rounded.map(|code| code as u8)[..inner.len()];
+                ready(rounded, bits, &mut codes[first..], self.segment, &mut sums[first / self.segment..]);
+            }
+            for (run, scales) in of_runs.iter().zip(scales[first / self.segment..].chunks_mut(each)).take(runs) {
+                scales.fill(*run);
+            }
+        }
     }
 
     /// The sums of rows `rows` of an item and panel `p`, in `sums`, rows of a panel's width of i32 or f32.

@@ -10,15 +10,17 @@ use std::arch::x86_64::{
 /// `segment` elements: a power of two from 16 on, or all.
 ///
 /// # Panics
-/// If `out` is shorter than the row, or there are too few sums.
+/// If `out` is shorter than the row and what its last eight codes lack, or there are too few sums.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) fn ready(codes: &[u8], bits: usize, out: &mut [u8], segment: usize, sums: &mut [i32]) {
-    let out = &mut out[..codes.len()];
+    // Parted, the last codes may lie beyond.
+    let whole = |codes: usize| codes.next_multiple_of(8);
+    let out = &mut out[..whole(codes.len())];
     // Of eight elements those of even place first, where the column has them so.
     let parted = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
     let ones = _mm512_set1_epi8(1);
     for (line, part) in codes.chunks(64).enumerate() {
-        let mask = if part.len() == 64 { !0 } else { (1_u64 << part.len()) - 1 };
+        let mask = u64::MAX >> (64 - part.len());
         // SAFETY: of 64 bytes, those that are there.
         let code = unsafe { _mm512_maskz_loadu_epi8(mask, part.as_ptr().cast()) };
         let fours: __m512i = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, code);
@@ -35,7 +37,8 @@ pub(crate) fn ready(codes: &[u8], bits: usize, out: &mut [u8], segment: usize, s
             }
         }
         let code = if bits == 4 { _mm512_shuffle_epi8(code, parted) } else { code };
-        // SAFETY: as many bytes as were read, at the same place.
+        let mask = u64::MAX >> (64 - whole(part.len()));
+        // SAFETY: as many bytes as were read, at the same place, in whole eights, for which there is room.
         unsafe { _mm512_mask_storeu_epi8(out.as_mut_ptr().add(64 * line).cast(), mask, code) };
     }
 }
