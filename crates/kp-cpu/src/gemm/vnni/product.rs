@@ -16,7 +16,7 @@ use super::{
     end::End,
     pack::{ask, pack, transposed_numbers},
     place::{InPlace, SIDE, Way},
-    rows::ready,
+    rows::{Row, ready},
     tile::{self, Loops, Rows, Segments},
 };
 use crate::{
@@ -28,8 +28,7 @@ use crate::{
         },
         finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
         product::{self, Item, Product, Summing, Sums},
-        rounded::{RUN, is_rounded, round},
-        side::{LINE, Scaling},
+        rounded::{RUN, is_rounded},
         tile::Ahead,
         vnni_few_rows::{a_varies, lift, unit, varies},
     },
@@ -182,9 +181,9 @@ impl<E: Tail> Tiles<E> {
         }
         let (codes, taken, scales) = (Disjoint::of(codes), Disjoint::of(taken), Disjoint::of(scales));
         threads::for_each_of(item.rows, item.rows * ld, |row| {
+            let of_row = row * segments..(row + 1) * segments;
             // SAFETY: each row once.
-            let (codes, taken) =
-                unsafe { (codes.part(row * ld..(row + 1) * ld), taken.part(row * segments..(row + 1) * segments)) };
+            let (codes, taken) = unsafe { (codes.part(row * ld..(row + 1) * ld), taken.part(of_row.clone())) };
             codes[k..].fill(0);
             taken.fill(0);
             let sums = numbers_mut::<i32>(bytes_mut(taken));
@@ -193,26 +192,14 @@ impl<E: Tail> Tiles<E> {
                 let row = of_a.column(item.row + row);
                 // SAFETY: `supports` asked for the features.
                 unsafe { ready(row, bits, codes, self.segment, sums) };
-            } else if is_rounded(&self.spec) {
-                // SAFETY: each row once.
-                let scales = unsafe { scales.part(row * segments..(row + 1) * segments) };
-                self.round(product, item, row, codes, sums, scales);
             } else {
-                let whole_steps = 1.0 / unit(self.spec.a.format);
-                for first in (0..k).step_by(64) {
-                    let inner = first..(first + 64).min(k);
-                    let mut line = [0.0_f32; 64];
-                    product.a.row(
-                        item.row_batch,
-                        item.row + row,
-                        inner.clone(),
-                        Scaling::Left,
-                        &mut line[..inner.len()],
-                    );
-                    let line = line.map(|x| (x * whole_steps) as i8 as u8);
-                    let done = (first / self.segment).min(segments - 1);
-                    // SAFETY: as above.
-                    unsafe { ready(&line, bits, &mut codes[first..first + 64], self.segment, &mut sums[done..]) };
+                let row = Row { product, item, row, bits, segment: self.segment };
+                // SAFETY: as above; each row once.
+                unsafe {
+                    match is_rounded(&self.spec) {
+                        true => row.round(codes, sums, scales.part(of_row.clone())),
+                        false => row.unpack(codes, sums),
+                    }
                 }
             }
             for sum in taken {
@@ -225,7 +212,7 @@ impl<E: Tail> Tiles<E> {
             }
             if self.a_varies && !is_rounded(&self.spec) {
                 // SAFETY: each row once.
-                let scales = unsafe { scales.part(row * segments..(row + 1) * segments) };
+                let scales = unsafe { scales.part(of_row) };
                 let mut list = [0.0; 16];
                 for (s, scale) in scales.iter_mut().enumerate() {
                     // SAFETY: as above.
@@ -237,35 +224,6 @@ impl<E: Tail> Tiles<E> {
                 }
             }
         });
-    }
-
-    /// Makes a row of floats ready: rounded codes, the sums of these and the scale of each segment.
-    fn round(
-        &self,
-        product: &Product<'_>,
-        item: Item,
-        row: usize,
-        codes: &mut [u8],
-        sums: &mut [i32],
-        scales: &mut [f32],
-    ) {
-        let (k, bits, each) = (self.spec.k as usize, self.spec.b.dtype().bits() as usize, RUN / self.segment);
-        scales.fill(0.0);
-        for first in (0..k).step_by(LINE) {
-            let inner = first..(first + LINE).min(k);
-            let runs = inner.len().div_ceil(RUN);
-            let (mut line, mut rounded, mut of_runs) = ([0.0_f32; LINE], [0; LINE], [0.0; LINE / RUN]);
-            product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, &mut line[..inner.len()]);
-            // SAFETY: `supports` asked for the features.
-            unsafe {
-                round(&line.as_chunks().0[..runs], rounded.as_chunks_mut().0, &mut of_runs);
-                let rounded = &rounded.map(|code| code as u8)[..inner.len()];
-                ready(rounded, bits, &mut codes[first..], self.segment, &mut sums[first / self.segment..]);
-            }
-            for (run, scales) in of_runs.iter().zip(scales[first / self.segment..].chunks_mut(each)).take(runs) {
-                scales.fill(*run);
-            }
-        }
     }
 
     /// The sums of rows `rows` of an item and panel `p`, in `sums`, rows of a panel's width of i32 or f32.

@@ -1,5 +1,11 @@
 //! Rows of A as bytes in the order in which panels hold a column's, and the sums of their codes.
 
+use crate::gemm::{
+    product::{Item, Product},
+    rounded::{RUN, round},
+    side::{LINE, Scaling},
+    vnni_few_rows::unit,
+};
 use std::arch::x86_64::{
     __m512i, _mm_setr_epi8, _mm512_broadcast_i32x4, _mm512_dpbusd_epi32, _mm512_mask_storeu_epi8,
     _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi32, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_shuffle_epi8,
@@ -40,5 +46,63 @@ pub(crate) fn ready(codes: &[u8], bits: usize, out: &mut [u8], segment: usize, s
         let mask = u64::MAX >> (64 - whole(part.len()));
         // SAFETY: as many bytes as were read, at the same place, in whole eights, for which there is room.
         unsafe { _mm512_mask_storeu_epi8(out.as_mut_ptr().add(64 * line).cast(), mask, code) };
+    }
+}
+
+/// A row of A that is no run of bytes.
+pub(crate) struct Row<'r, 'p> {
+    pub(crate) product: &'r Product<'p>,
+    pub(crate) item: Item,
+    pub(crate) row: usize,
+    /// As [`ready`] wants them.
+    pub(crate) bits: usize,
+    pub(crate) segment: usize,
+}
+
+impl Row<'_, '_> {
+    /// Makes whole numbers [`ready`], whatever they are stored as.
+    ///
+    /// # Panics
+    /// As [`ready`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    pub(crate) fn unpack(&self, codes: &mut [u8], sums: &mut [i32]) {
+        let whole_steps = 1.0 / unit(self.product.spec.a.format);
+        self.each_line(|first, len, numbers| {
+            let line = numbers.map(|x| (x * whole_steps) as i8 as u8);
+            let sums = &mut sums[first / self.segment..];
+            ready(&line[..len], self.bits, &mut codes[first..], self.segment, sums);
+        });
+    }
+
+    /// Rounds numbers to bytes, of which it makes [`ready`] codes, and tells the scale of each segment: at most a run, as the
+    /// row's segments are then.
+    ///
+    /// # Panics
+    /// As [`ready`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    pub(crate) fn round(&self, codes: &mut [u8], sums: &mut [i32], scales: &mut [f32]) {
+        self.each_line(|first, len, numbers| {
+            let (mut rounded, mut of_runs) = ([0; LINE], [0.0; LINE / RUN]);
+            round(numbers.as_chunks().0, rounded.as_chunks_mut().0, &mut of_runs);
+            let done = first / self.segment;
+            let line = rounded.map(|code| code as u8);
+            ready(&line[..len], self.bits, &mut codes[first..], self.segment, &mut sums[done..]);
+            for (run, scales) in of_runs.iter().zip(scales[done..].chunks_mut(RUN / self.segment)) {
+                scales.fill(*run);
+            }
+        });
+    }
+
+    /// The row's numbers, zeros past the end, as many at a time as are unpacked at once; where these begin and how many are there.
+    fn each_line(&self, mut f: impl FnMut(usize, usize, &[f32; LINE])) {
+        let k = self.product.spec.k as usize;
+        for first in (0..k).step_by(LINE) {
+            let inner = first..(first + LINE).min(k);
+            let mut line = [0.0; LINE];
+            let len = inner.len();
+            let some = &mut line[..len];
+            self.product.a.row(self.item.row_batch, self.item.row + self.row, inner, Scaling::Left, some);
+            f(first, len, &line);
+        }
     }
 }
