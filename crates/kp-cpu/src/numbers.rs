@@ -4,6 +4,8 @@
 //! written at once, so that the type is looked at once per run and the loops are ones the compiler
 //! can vectorise. Rounding is to nearest even; see `Overflow` for what exceeds a type.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod bf16s;
 pub(crate) mod narrow;
 mod runs;
 pub(crate) mod small;
@@ -186,6 +188,14 @@ pub(crate) fn write<R: Real>(dtype: DType, x: &[R], dst: &mut [u8], start: usize
     assert!(start.is_multiple_of(dtype.per_byte() as usize), "a run of 4-bit codes starts within a byte");
     let first = dtype.bytes(start as u64) as usize;
     let dst = &mut dst[first..first + dtype.bytes(x.len() as u64) as usize];
+    #[cfg(target_arch = "x86_64")]
+    if dtype == DType::Bf16
+        && bf16s::are_here()
+        && let Some(x) = R::floats(x)
+    {
+        // SAFETY: the features were detected.
+        return unsafe { bf16s::write(x, dst) };
+    }
     simd::run_widest_in(x.len(), runs::Write { dtype, x, dst, overflow });
 }
 

@@ -109,11 +109,17 @@ impl<'a> Store<'a> {
     /// # Safety
     /// No other thread has the same row.
     pub(crate) unsafe fn place<R: Real>(&self, i: u32) -> Option<&'a mut [R]> {
-        if self.streams || self.format != Format::from(R::DTYPE) {
-            return None;
-        }
         // SAFETY: the caller's promise.
-        as_numbers_mut(unsafe { self.row(i) })
+        as_numbers_mut(unsafe { self.codes_of(i, R::DTYPE) }?)
+    }
+
+    /// The same as codes of `dtype`.
+    ///
+    /// # Safety
+    /// No other thread has the same row.
+    pub(crate) unsafe fn codes_of(&self, i: u32, dtype: DType) -> Option<&'a mut [u8]> {
+        // SAFETY: the caller's promise.
+        (!self.streams && self.format == Format::from(dtype)).then(|| unsafe { self.row(i) })
     }
 
     /// Stores unit `i`, whose rows lie one behind the other in `x`.

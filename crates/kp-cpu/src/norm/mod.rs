@@ -1,5 +1,7 @@
 //! The kernels of `norm`, best first.
 
+#[cfg(target_arch = "x86_64")]
+mod bf16s;
 mod portable;
 
 use crate::portable::Every;

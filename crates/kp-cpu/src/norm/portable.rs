@@ -5,7 +5,7 @@ use crate::{
     memory::numbers_mut,
     numbers::{self, Real},
     portable::Portable,
-    rows::{Add, each_row, lying, map, read, scratch_bytes, squares, sum, vector, with_real},
+    rows::{Add, each_row, each_unit, lying, map, read, scratch_bytes, squares, sum, vector, with_real},
     simd::{
         run_widest,
         vector::{Vectors, Wide, WorkOn},
@@ -19,7 +19,8 @@ use kp_hal::{
 };
 
 impl Portable for Norm {
-    const CODE: u64 = source_hash(include_bytes!("portable.rs"));
+    const CODE: u64 =
+        source_hash(include_bytes!("portable.rs")) ^ source_hash(include_bytes!("bf16s.rs")).rotate_left(1);
 
     fn scratch_bytes(p: &NormProblem) -> u64 {
         let unit = p.y.format.block().0.min(p.rows.max(1));
@@ -56,6 +57,26 @@ unsafe fn run<R: Wide>(p: &NormProblem, scratch: &mut [u8], args: &NormArgs<'_>)
     let (weights, biases) = numbers_mut(vectors).split_at_mut(vector_bytes(p) as usize / 2 / size_of::<R>());
     let weight = vector(p.weight, weight, cols, R::ONE, weights);
     let bias = p.bias.map(|_| vector(p.bias, bias, cols, R::ZERO, biases));
+    #[cfg(target_arch = "x86_64")]
+    if p.x.dtype() == DType::Bf16
+        && !p.residual
+        && numbers::bf16s::are_here()
+        && !store.streams
+        && store.format == DType::Bf16.into()
+        && let Some(weight) = R::floats(weight)
+    {
+        let bias = bias.and_then(R::floats);
+        let row = |row: u32, _: &mut [R]| {
+            let x = &x[2 * row as usize * p.x.ld as usize..][..2 * cols];
+            // SAFETY: a row is one thread's; the processor has what `bf16s` asks for.
+            unsafe {
+                let y = store.codes_of(row, DType::Bf16).expect("nothing else is to be done");
+                super::bf16s::normalize(p.kind, p.eps.get(), x, weight, bias, y);
+            }
+        };
+        // SAFETY: scratch and outputs are this launch's.
+        return unsafe { each_unit(&store, scratch, row) };
+    }
     let row = |row: u32, out: &mut [R]| {
         let x = if p.residual {
             add_residual(p, x, residual, &sums, row, out);

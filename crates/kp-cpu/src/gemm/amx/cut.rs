@@ -1,6 +1,6 @@
 //! How products by tiles are cut into tasks for threads.
 
-use super::lines::BLOCK;
+use super::lines::{BLOCK, STEP_BYTES};
 use crate::gemm::finish::Panels;
 
 /// Most rows of a task, whose steps of a run and whose sums stay in L2; and most bytes of these sums.
@@ -15,6 +15,11 @@ const LEAST_BLOCKS: usize = 4;
 const TASKS: usize = 3;
 const ENOUGH: usize = 1024;
 
+/// Steps of blocks of A, two megabytes, that each thread packs for itself rather than half of it for both. With two cores on two
+/// chiplets of Zen 5, which fetch lines from each other in a microsecond, 256³, 512³ and 1024³ took 82, 393 and 2710 µs when A was
+/// packed together, and take 55, 343 and 2600; eight megabytes are no faster so.
+const OWN_STEPS: usize = (2 << 20) / STEP_BYTES;
+
 /// What is to be cut: rows, panels and steps of k.
 pub(super) struct Work {
     pub(super) rows: usize,
@@ -22,6 +27,19 @@ pub(super) struct Work {
     pub(super) steps: usize,
     /// Whether B need not be packed.
     pub(super) b_lies: bool,
+    /// Whether packing A is little beside multiplying by a few panels.
+    pub(super) packs_fast: bool,
+}
+
+/// Who packs A.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Packs {
+    /// All threads, for all, in a loop of its own before the tasks.
+    Together,
+    /// Each thread, for itself: it takes less time than to fetch what another core has just written.
+    Thread,
+    /// Each task the rows that it needs, since a loop over threads would take longer.
+    Task,
 }
 
 /// How it is cut.
@@ -29,8 +47,8 @@ pub(super) struct Work {
 pub(super) struct Cut {
     /// Tasks there are along m and n.
     pub(super) grid: [usize; 2],
-    /// Whether each packs the rows of A that it needs, since a loop of its own over threads would take longer.
-    pub(super) apart: bool,
+    /// Who packs A.
+    pub(super) packs: Packs,
 }
 
 impl Work {
@@ -39,7 +57,7 @@ impl Work {
         let panels = &self.panels;
         let (blocks, units) = (self.rows.div_ceil(BLOCK), panels.count() / panels.unit());
         if blocks == 0 || units == 0 {
-            return Cut { grid: [0, 0], apart: false };
+            return Cut { grid: [0, 0], packs: Packs::Together };
         }
         let (mut down, most) = (blocks.div_ceil(MOST_ROWS / BLOCK), MOST_SUMS / (BLOCK * BLOCK * size_of::<f32>()));
         // Where threads have little to do, most of it was waiting for A, and reading what others had packed of it. So tasks
@@ -55,7 +73,7 @@ impl Work {
         {
             let across = (2 * threads).div_ceil(few).min(units);
             if blocks.div_ceil(few) * units.div_ceil(across) * panels.unit() <= most {
-                return Cut { grid: [few, across], apart: true };
+                return Cut { grid: [few, across], packs: Packs::Task };
             }
         }
         // Sums stay near.
@@ -73,6 +91,12 @@ impl Work {
         }
         // As much for one thread as for another.
         let across = if down % threads != 0 { across.next_multiple_of(threads).min(units) } else { across };
-        Cut { grid: [down, across], apart: false }
+        let packs =
+            if threads > 1 && self.packs_fast && panels.count() >= 4 * threads && blocks * self.steps <= OWN_STEPS {
+                Packs::Thread
+            } else {
+                Packs::Together
+            };
+        Cut { grid: [down, across], packs }
     }
 }

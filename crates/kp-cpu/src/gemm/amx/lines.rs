@@ -183,6 +183,27 @@ pub(crate) fn turn(tiles: &mut [u8]) {
     }
 }
 
+/// Writes 32 rows of 32 sums as columns, rows of `out` `ld` apart.
+///
+/// # Panics
+/// If `block` or `out` is short.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn turn_sums(block: &[u32], out: &mut [u32], ld: usize) {
+    for (i, j) in [(0, 0), (0, ROWS), (ROWS, 0), (ROWS, ROWS)] {
+        let mut rows = [_mm512_setzero_si512(); ROWS];
+        for (r, row) in rows.iter_mut().enumerate() {
+            let sums = &block[(i + r) * BLOCK + j..][..ROWS];
+            // SAFETY: sixteen sums.
+            *row = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
+        }
+        for (c, row) in transposed(rows).into_iter().enumerate() {
+            let out = &mut out[(j + c) * ld + i..][..ROWS];
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), row) };
+        }
+    }
+}
+
 /// Packs elements `inner` of columns `outer`, a block at most, of bf16 that lies in rows of columns, to the lines of two
 /// tiles a step: pairs of elements of sixteen columns. What is missing becomes zeros.
 ///

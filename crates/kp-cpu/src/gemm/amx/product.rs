@@ -14,8 +14,8 @@
 //! are turned in the end: B need not be.
 
 use super::{
-    cut::{Cut, Work},
-    lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
+    cut::{Cut, Packs, Work},
+    lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn, turn_sums},
     source::{Source, Units, unit_of},
     tile::{Dot, Operand, Tile},
     vectors,
@@ -29,10 +29,7 @@ use crate::{
         product::{self, Item, Product, Summing, Sums},
         side::Scaling,
         tile::Wanted,
-        vnni::{
-            end::End,
-            pack::{ask, transposed},
-        },
+        vnni::{end::End, pack::ask},
         vnni_few_rows::varies,
     },
     kernel::{self, Disjoint, Output},
@@ -46,7 +43,6 @@ use kp_hal::{
 };
 use std::{
     any::TypeId,
-    arch::x86_64::{_mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512},
     marker::PhantomData,
     ops::Range,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -89,7 +85,15 @@ impl<E: Tail> ByTiles<E> {
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
         let steps = (spec.k as usize).div_ceil(holds.elements());
-        let work = Work { rows: spec.m as usize, steps, panels, b_lies: matches!(b, Source::Panels(_)) };
+        let a = Lines::of(&spec.a, false, spec.k, holds, unit_of(&spec.a, holds), Scaling::Left);
+        let work = Work {
+            rows: spec.m as usize,
+            steps,
+            panels,
+            b_lies: matches!(b, Source::Panels(_)),
+            // Tiles multiply several times as fast.
+            packs_fast: units == Units::Vectors && matches!(a, Lines::Same),
+        };
         Self {
             spec: *spec,
             panels,
@@ -97,7 +101,7 @@ impl<E: Tail> ByTiles<E> {
             holds,
             units,
             dot,
-            a: Lines::of(&spec.a, false, spec.k, holds, unit_of(&spec.a, holds), Scaling::Left),
+            a,
             b,
             scaled,
             cut: work.cut(threads::count()),
@@ -125,10 +129,14 @@ impl<E: Tail> ByTiles<E> {
         (self.panels.count() / self.panels.unit()).div_ceil(self.cut.grid[1].max(1)) * self.panels.unit() * BLOCK
     }
 
-    /// Bytes of A made ready for all, and for a task.
+    /// Bytes of A made ready for all, and by a thread for itself.
     fn a_bytes(&self) -> [usize; 2] {
         let [all, most] = self.blocks().map(|blocks| blocks * self.steps() * STEP_BYTES);
-        if self.cut.apart { [0, most] } else { [all, 0] }
+        match self.cut.packs {
+            Packs::Together => [all, 0],
+            Packs::Thread => [0, all],
+            Packs::Task => [0, most],
+        }
     }
 
     /// Work space of a thread: a block of B, sums, a block of rows of them turned, and the same finished, with factors of
@@ -183,6 +191,15 @@ impl<E: Tail> ByTiles<E> {
         });
     }
 
+    /// Packs `blocks` blocks of rows from block `from` on, by this thread alone.
+    fn prepare_own(&self, product: &Product<'_>, item: Item, from: usize, blocks: usize, a: &mut [u8]) {
+        let steps = self.steps();
+        for (j, first) in (0..blocks).flat_map(|j| (0..steps).step_by(DEEP).map(move |first| (j, first))) {
+            let at = self.place(blocks, j, first);
+            self.pack(product, item, from + j, first, &mut a[at..][..(steps - first).min(DEEP) * STEP_BYTES]);
+        }
+    }
+
     /// Packs a run of steps from `first` on of the rows of block `block`.
     fn pack(&self, product: &Product<'_>, item: Item, block: usize, first: usize, out: &mut [u8]) {
         let (k, elements) = (self.spec.k as usize, self.holds.elements());
@@ -224,11 +241,17 @@ impl<E: Tail> ByTiles<E> {
     ///
     /// # Safety
     /// No other thread has the same elements of D.
-    unsafe fn task(&self, task: &Task<'_, '_, E>, rows: Range<usize>, run: Range<usize>, mut work: &mut [u8]) {
+    unsafe fn task(
+        &self,
+        task: &Task<'_, '_, E>,
+        rows: Range<usize>,
+        run: Range<usize>,
+        own: &mut [u8],
+        mut work: &mut [u8],
+    ) {
         let Task { finish, a, ref tiles } = *task;
         let (product, item) = (finish.product, finish.item);
         let [block_len, sums_len, turned_len, ends_len] = self.work_lens();
-        let own = cut::<u8>(&mut work, self.a_bytes()[1]);
         let block = cut::<i8>(&mut work, block_len);
         let sums = cut::<u32>(&mut work, sums_len);
         let turned = cut::<u32>(&mut work, turned_len);
@@ -237,15 +260,15 @@ impl<E: Tail> ByTiles<E> {
         if all_steps == 0 {
             sums.fill(0);
         }
-        let (mut a, mut a_blocks, mut a_first) = (a, item.rows.div_ceil(BLOCK), rows.start / BLOCK);
-        if self.cut.apart {
-            for (j, first) in (0..blocks).flat_map(|j| (0..all_steps).step_by(DEEP).map(move |first| (j, first))) {
-                let at = self.place(blocks, j, first);
-                let out = &mut own[at..][..(all_steps - first).min(DEEP) * STEP_BYTES];
-                self.pack(product, item, a_first + j, first, out);
+        let first_block = rows.start / BLOCK;
+        let (a, a_blocks, a_first) = match self.cut.packs {
+            Packs::Together => (a, item.rows.div_ceil(BLOCK), first_block),
+            Packs::Thread => (&*own, item.rows.div_ceil(BLOCK), first_block),
+            Packs::Task => {
+                self.prepare_own(product, item, first_block, blocks, own);
+                (&*own, blocks, 0)
             }
-            (a, a_blocks, a_first) = (own, blocks, 0);
-        }
+        };
         for first in (0..all_steps).step_by(DEEP) {
             let steps = first..(first + DEEP).min(all_steps);
             for (i, p) in run.clone().enumerate() {
@@ -401,7 +424,7 @@ impl<E: Tail> ByTiles<E> {
         stage: Option<Disjoint<'_, E>>,
     ) {
         let (a, work) = scratch.split_at_mut(self.a_bytes()[0]);
-        if !self.cut.apart {
+        if self.cut.packs == Packs::Together {
             self.prepare(product, item, a);
         }
         let a = &*a;
@@ -418,17 +441,23 @@ impl<E: Tail> ByTiles<E> {
             // SAFETY: `supports` asked for the feature, and what this calls has no tiles of its own.
             let tiles = (self.units == Units::Tiles).then(|| unsafe { Tiles::new() });
             let task = Task { finish: &finish, a, tiles };
+            let (own, work) = work.split_at_mut(self.a_bytes()[1]);
+            let mut is_ready = self.cut.packs != Packs::Thread;
             loop {
                 let t = next.fetch_add(1, Relaxed);
                 if t >= down * across {
                     return;
+                }
+                if !is_ready {
+                    self.prepare_own(product, item, 0, blocks, own);
+                    is_ready = true;
                 }
                 // Neighbouring tasks share a panel's memory.
                 let (i, j) = (t % down, t / down);
                 let row = |i: usize| (blocks * i / down * BLOCK).min(item.rows);
                 let panel = |j: usize| units * j / across * unit;
                 // SAFETY: tasks have their own elements of D.
-                unsafe { self.task(&task, row(i)..row(i + 1), panel(j)..panel(j + 1), work) };
+                unsafe { self.task(&task, row(i)..row(i + 1), panel(j)..panel(j + 1), own, work) };
             }
         });
     }
@@ -440,27 +469,6 @@ struct Task<'t, 'p, E> {
     a: &'t [u8],
     /// Of this thread, unless products are made in vectors.
     tiles: Option<Tiles>,
-}
-
-/// Writes 32 rows of 32 sums as columns, rows of `out` `ld` apart.
-///
-/// # Panics
-/// If `block` or `out` is short.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn turn_sums(block: &[u32], out: &mut [u32], ld: usize) {
-    for (i, j) in [(0, 0), (0, ROWS), (ROWS, 0), (ROWS, ROWS)] {
-        let mut rows = [_mm512_setzero_si512(); ROWS];
-        for (r, row) in rows.iter_mut().enumerate() {
-            let sums = &block[(i + r) * BLOCK + j..][..ROWS];
-            // SAFETY: sixteen sums.
-            *row = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
-        }
-        for (c, row) in transposed(rows).into_iter().enumerate() {
-            let out = &mut out[(j + c) * ld + i..][..ROWS];
-            // SAFETY: as above.
-            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), row) };
-        }
-    }
 }
 
 impl<E: Tail> Launch<Gemm> for ByTiles<E> {
