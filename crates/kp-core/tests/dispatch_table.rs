@@ -28,6 +28,9 @@ const PRODUCTS: &[&str] = &[
 const OTHERS: &[&str] = &[
     "gemm 1x1x4096x14336 bf16:e2m1@mx:bf16 b=col",
     "gemm 1x1x4096x14336 bf16:i4@g128/f16:bf16 b=col",
+    "gemm 1x1x4096x14336 bf16:i4@g128/f16:bf16 b=col acc=f32q8",
+    "gemm 1x8x4096x4096 f32:i4@g32/f16:f32 b=col acc=f32q8",
+    "gemm 1x128x4096x4096 f32:u4@g32/f16z:f32 b=col acc=f32q8",
     "gemm 1x8x4096x14336 bf16:bf16:bf16 b=col",
     "gemm 1x9x4096x14336 bf16:bf16:bf16 b=col",
     "gemm 1x8x4096x14336 bf16:bf16:bf16 b=col repro=batch-invariant",

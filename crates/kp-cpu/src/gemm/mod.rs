@@ -35,6 +35,10 @@ pub(crate) mod vnni;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni_few_rows;
 #[cfg(target_arch = "x86_64")]
+mod vnni_four_bits;
+#[cfg(target_arch = "x86_64")]
+mod vnni_one_row;
+#[cfg(target_arch = "x86_64")]
 mod vnni_tiles;
 
 #[cfg(test)]
@@ -47,6 +51,8 @@ use packed::Packed;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_small::Avx512Small,
+    &vnni_one_row::VnniOneRow,
+    &vnni_four_bits::VnniFourBits,
     &vnni_few_rows::VnniFewRows,
     &avx512_few_pairs::Avx512FewPairs,
     &avx512_few_rows::Avx512FewRows,

@@ -327,6 +327,9 @@ fn every_type_and_scheme() {
         "gemm 1x21x34x290 f16:f16:f32 acc=f16",
         "gemm 1x21x34x290 i8:i8:f32 acc=f32",
         "gemm 2x7x9x290 e4m3:e4m3:f32 acc=f32fast b=col",
+        "gemm 1x1x34x608 i8:u4@g32/f16z:f32 b=col",
+        "gemm 1x1x9x23040 i8:i4@g16/f16:f32 b=col",
+        "gemm 1x300x33x2080 i8@row:i4@g16/f32z:f32 b=col",
     ] {
         check(problem, (1.0, 1.0));
     }
@@ -466,11 +469,8 @@ fn rows_do_not_know_of_each_other() {
                 }
             }
         }
-        assert!(
-            rows.iter().all(|(_, _, row)| *row == rows[0].2),
-            "{:?}",
-            rows.iter().map(|r| (r.0, r.1)).collect::<Vec<_>>()
-        );
+        let ran: Vec<_> = rows.iter().map(|r| (r.0, r.1)).collect();
+        assert!(rows.iter().all(|(_, _, row)| *row == rows[0].2), "{ran:?}");
     }
 }
 

@@ -14,7 +14,8 @@
 use super::{
     few::{
         byte_dots::{self, Column, Eight, Four, Lift, Rows, scaled, whole},
-        columns::{self, BROAD, Dots, Few, HEIGHTS, MOST, Reading, Task},
+        bytes::fold,
+        columns::{self, BROAD, Dots, Few, HEIGHTS, MOST, Reading, Task, overlapped},
         dots::{SHARE, STEP, SUMS},
         lists::{self, Lists},
     },
@@ -74,16 +75,23 @@ impl Kernel<Gemm> for VnniFewRows {
         // For a line of 64 bytes: an instruction or two for each row, some more where scales change.
         let lines = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 512.0;
         let varies = a_varies(p) || varies(&p.b, p.k);
-        let instructions = if varies { 8.0 + 5.0 * rows } else { 2.0 + 2.0 * rows };
+        let is_four = p.b.dtype().bits() == 4;
+        let if_so = |is: bool, instructions: f64| if is { instructions } else { 0.0 };
+        let instructions = match (varies, is_four) {
+            (false, _) => 2.0 + 2.0 * rows,
+            (true, false) => 8.0 + 5.0 * rows,
+            (true, true) => 3.0 + rows * (6.0 + if_so(a_varies(p), 2.0) + if_so(p.b.format.has_zero(), 2.5)),
+        };
         let compute = lines * instructions / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         // Four bits are limited by memory only where one row has no lists of scales; otherwise several columns share the work.
-        let is_busy = p.b.dtype().bits() == 4 && (p.m > 1 || varies);
+        let is_busy = is_four && (p.m > 1 || varies);
         let share = match Reading::of(variant) {
             Reading::Beside if is_busy => 0.9,
             Reading::InTurn if is_busy => 0.85,
             reading => reading.share(caps),
         };
-        Nanos::from_secs(memory.as_secs().max(compute) / share + 2e-6 * f64::from(p.batch.max(1)))
+        let secs = if is_busy { overlapped(memory, compute / share) } else { memory.as_secs().max(compute) / share };
+        Nanos::from_secs(secs + 2e-6 * f64::from(p.batch.max(1)))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
@@ -171,16 +179,6 @@ pub(crate) fn lift(dtype: DType) -> Option<(Lift, i32, f32)> {
 /// What a whole step of an operand is worth, but for scales.
 pub(crate) fn unit(format: Format) -> f32 {
     lift(format.dtype).map_or(1.0, |(.., unit)| unit)
-}
-
-/// Multiplies scales of a column, if it `has` some, by those of a row, if there are such.
-#[target_feature(enable = "avx512f")]
-fn fold(row: &[f32], has: bool, scales: &mut [f32]) {
-    if has {
-        scales.iter_mut().zip(row).for_each(|(scale, by)| *scale *= by);
-    } else if !row.is_empty() {
-        scales.copy_from_slice(row);
-    }
 }
 
 /// The loops for one height.

@@ -14,7 +14,7 @@ use crate::{
     threads,
 };
 use kp_hal::{
-    Caps, DType, Launch, Queue, Result, Unsupported, Variant, Variants,
+    Caps, DType, Launch, Nanos, Queue, Result, Unsupported, Variant, Variants,
     op::{GemmArgs, GemmProblem, GemmSpec, Order, Repro},
 };
 use std::{
@@ -79,6 +79,12 @@ impl Reading {
     pub(crate) fn share(self, caps: &Caps) -> f64 {
         if (self == Self::Beside) == (caps.read_places > 1) { 0.9 } else { 0.85 }
     }
+}
+
+/// Seconds that reading and computing take together: they overlap, but not wholly.
+pub(crate) fn overlapped(memory: Nanos, compute: f64) -> f64 {
+    let memory = memory.as_secs();
+    memory.max(compute) + 0.2 * memory.min(compute)
 }
 
 /// The place in [`HEIGHTS`] of the least that has room for `rows`.

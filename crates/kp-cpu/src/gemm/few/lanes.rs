@@ -180,7 +180,7 @@ pub(crate) fn lanes<const R: usize>(
 /// Byte `i` of each lane in all of its bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn each_byte(lanes: &[u32; LANES], i: usize) -> __m512i {
+pub(super) fn each_byte(lanes: &[u32; LANES], i: usize) -> __m512i {
     // Places within 16 bytes.
     let first = _mm512_set4_epi32(0x0c0c_0c0c, 0x0808_0808, 0x0404_0404, 0);
     // SAFETY: 64 bytes.

@@ -1,10 +1,14 @@
 //! Loops of products of few rows.
 
 pub(crate) mod byte_dots;
+pub(crate) mod byte_lanes;
+pub(crate) mod byte_row;
+pub(crate) mod bytes;
 pub(crate) mod columns;
 pub(crate) mod dots;
 pub(crate) mod lanes;
 pub(crate) mod lists;
 pub(crate) mod pairs;
 pub(crate) mod panels;
+pub(crate) mod sets;
 pub(crate) mod unpack;

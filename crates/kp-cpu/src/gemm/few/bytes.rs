@@ -1,0 +1,118 @@
+//! What products of bytes with columns of four bits have in common: A's rows as bytes, and what codes of B become.
+
+use super::{
+    byte_dots::Lift,
+    dots::{BROAD_SHARE, MOST_SHIFT, SHARE, STEP},
+    lists::Lists,
+};
+use crate::{
+    gemm::{
+        product::{Item, Product},
+        rounded::{RUN, is_rounded, round},
+        side::Scaling,
+        vnni_few_rows::{a_varies, lift, supports, unit, varies},
+    },
+    numbers::{self, Real},
+};
+use kp_hal::{
+    Caps, DType, Unsupported,
+    op::{GemmSpec, Order},
+};
+use std::ops::Range;
+
+/// Whether `caps` and `p` suit such products, with scales that change along k, of A or of B.
+///
+/// # Errors
+/// The first part that does not.
+pub(crate) fn suits(caps: &Caps, spec: &kp_hal::op::GemmProblem) -> Result<(), Unsupported> {
+    if !caps.has("avx512vbmi") {
+        return Err(Unsupported::Feature { need: "avx512vbmi" });
+    }
+    if spec.b.order != Order::Col {
+        return Err(Unsupported::Layout { operand: "b", got: spec.b.order.to_string() });
+    }
+    if !matches!(spec.b.dtype(), DType::I4 | DType::U4 | DType::E2m1) {
+        return Err(Unsupported::DType { operand: "b", got: spec.b.dtype() });
+    }
+    if !a_varies(spec) && !varies(&spec.b, spec.k) {
+        return Err(Unsupported::Scheme { operand: "b", got: spec.b.format.to_string() });
+    }
+    supports(caps, spec)
+}
+
+/// A step of a row: its codes, and a scale for each share.
+pub(crate) type Step = ([i8; STEP], [f32; STEP / SHARE]);
+
+/// How both sides become bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes {
+    spec: GemmSpec,
+    pub(crate) lift: Lift,
+    /// What codes of B have too much.
+    pub(crate) offset: i32,
+    /// Elements whose sum is scaled at once.
+    pub(crate) share: usize,
+}
+
+impl Bytes {
+    pub(crate) fn of(spec: &GemmSpec) -> Self {
+        let (mut lift, mut offset, _) = lift(spec.b.dtype()).expect("a supported type");
+        // Turning a bit around is as good as a look-up, where it suffices.
+        lift.flip = if spec.b.dtype() == DType::I4 { 8 } else { 0 };
+        if spec.b.format.has_zero() {
+            offset = MOST_SHIFT.into();
+        }
+        let is_broad = |varies: bool, block: u32| !varies || (block as usize).is_multiple_of(BROAD_SHARE);
+        let of_a = is_broad(varies(&spec.a, spec.k), spec.a.format.block().1);
+        let is_broad = of_a && is_broad(varies(&spec.b, spec.k), spec.b.format.block().1);
+        Self { spec: *spec, lift, offset, share: if is_broad { BROAD_SHARE } else { SHARE } }
+    }
+
+    pub(crate) fn steps(&self) -> usize {
+        (self.spec.k as usize).div_ceil(STEP)
+    }
+
+    /// Step `step` of row `row`; zeros past the end.
+    pub(crate) fn step(&self, product: &Product<'_>, item: Item, row: usize, step: usize) -> Step {
+        let (mut codes, mut scales, mut numbers) = ([0; STEP], [1.0; STEP / SHARE], [0.0_f32; STEP]);
+        let inner: Range<usize> = step * STEP..((step + 1) * STEP).min(self.spec.k as usize);
+        let some = &mut numbers[..inner.len()];
+        product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, some);
+        if is_rounded(&self.spec) {
+            let mut of_runs = [0.0; STEP / RUN];
+            // SAFETY: `supports` asked for the features.
+            unsafe { round(numbers.as_chunks().0, codes.as_chunks_mut().0, &mut of_runs) };
+            scales = std::array::from_fn(|i| of_runs[i * self.share / RUN % of_runs.len()]);
+        } else {
+            let whole_steps = 1.0 / unit(self.spec.a.format);
+            codes = numbers.map(|number| (number * whole_steps) as i8);
+            if varies(&self.spec.a, self.spec.k) {
+                let lists = Lists::new(&product.a, item.row_batch, inner.start, self.share);
+                // SAFETY: as above.
+                unsafe { lists.scales(item.row + row, &mut scales[..STEP / self.share]) };
+            }
+        }
+        (codes, scales)
+    }
+
+    /// What sums of row `row` of the item are worth, besides scales that change.
+    pub(crate) fn factor<E: Real>(&self, product: &Product<'_>, item: Item, row: usize) -> E {
+        let mut factor = [E::ONE];
+        if !a_varies(&self.spec) {
+            product.a.scales_of(item.row_batch, item.row + row..item.row + row + 1, 0, &mut factor);
+        } else if !product.a.global.is_empty() {
+            factor = [numbers::get(DType::F32, product.a.global, 0)];
+        }
+        factor[0] * E::from_f32(unit(self.spec.a.format) * unit(self.spec.b.format))
+    }
+}
+
+/// Multiplies scales of a column, if it `has` some, by those of a row, if there are such.
+#[target_feature(enable = "avx512f")]
+pub(crate) fn fold(row: &[f32], has: bool, scales: &mut [f32]) {
+    if has {
+        scales.iter_mut().zip(row).for_each(|(scale, by)| *scale *= by);
+    } else if !row.is_empty() {
+        scales.copy_from_slice(row);
+    }
+}
