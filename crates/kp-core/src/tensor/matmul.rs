@@ -26,7 +26,8 @@ pub struct Epilogue<'t> {
     /// What the result is stored as; see [`Tensor::matmul`] for the choice made otherwise. A scaled format is
     /// quantized as it is stored; `@tensor` and `@nv`, which must see everything first, are not possible here.
     pub out: Option<Format>,
-    /// What the sums are kept in; the usual accumulator of the operands otherwise.
+    /// What the sums are kept in; the usual accumulator of the operands otherwise. [`Acc::F32Q8`] permits more: floats may be
+    /// rounded to bytes on their way to weights of at most 8 bits.
     pub acc: Option<Acc>,
 }
 

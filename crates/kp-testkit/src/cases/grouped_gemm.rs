@@ -48,6 +48,7 @@ impl Judge for GroupedGemm {
                 words("- act=silu act=gelu"),
                 words("- - gate=halves gate=pairs"),
                 words("- residual=bf16"),
+                words("- - acc=f32q8"),
                 words("- - align=2"),
                 words("- - repro=batch-invariant"),
             ],
