@@ -132,7 +132,9 @@ impl Pool {
     }
 
     fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        let next = AtomicUsize::new(0);
+        // The first index is the caller's, so that of two threads each finds in its cache what it left there in the loop
+        // before: norms and softmax of 8 MB take an eighth to a sixth less than if either may be quicker.
+        let (mut own, next) = (Some(0), AtomicUsize::new(1));
         let _busy = loop {
             // Nested calls come from a thread that holds the lock or works for one who does, and never get it.
             match self.busy.try_lock() {
@@ -140,7 +142,7 @@ impl Pool {
                 // An earlier loop panicked; it left nothing half done.
                 Err(TryLockError::Poisoned(busy)) => break busy.into_inner(),
                 Err(TryLockError::WouldBlock) => {
-                    let i = next.fetch_add(1, SeqCst);
+                    let i = own.take().unwrap_or_else(|| next.fetch_add(1, SeqCst));
                     if i >= tasks {
                         return;
                     }
@@ -149,16 +151,19 @@ impl Pool {
             }
         };
         let panic = Mutex::new(None);
+        let run = |i| {
+            if let Err(why) = catch_unwind(AssertUnwindSafe(|| body(i))) {
+                next.store(tasks, SeqCst);
+                panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(why);
+            }
+        };
         let take_part = || {
             loop {
                 let i = next.fetch_add(1, SeqCst);
                 if i >= tasks {
                     return;
                 }
-                if let Err(why) = catch_unwind(AssertUnwindSafe(|| body(i))) {
-                    next.store(tasks, SeqCst);
-                    panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(why);
-                }
+                run(i);
             }
         };
         let take_part: &(dyn Fn() + Sync) = &take_part;
@@ -172,6 +177,7 @@ impl Pool {
                 worker.unpark();
             }
         }
+        own.into_iter().for_each(run);
         take_part();
         self.shared.gate.close();
         if let Some(why) = panic.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
