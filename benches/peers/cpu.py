@@ -319,6 +319,19 @@ def decoding(dtype):
     return rows
 
 
+def decoding_8_bits():
+    """No rival reads keys and values of 8 bits: theirs are of bf16, twice the bytes."""
+    rows = []
+    for heads, kv_heads in ((16, 16), (32, 8)):
+        for dim in (64, 128):
+            shared = "" if heads == kv_heads else f":{kv_heads}"
+            form = (heads, kv_heads, 1, 16384, dim, BF16, False)
+            rivals = {"torch bf16": sdpa(*form), "zentorch bf16": zentorch_sdpa(*form)}
+            for kv in ("e4m3@row", "e5m2"):
+                rows.append(Row(f"attention 1x{heads}{shared}x1:16384x{dim} bf16:{kv}:bf16", True, **rivals))
+    return rows
+
+
 # Rows
 
 
@@ -401,6 +414,7 @@ FAMILIES = {
     "attention-bf16": lambda: attention(BF16),
     "decode-f32": lambda: decoding(F32),
     "decode-bf16": lambda: decoding(BF16),
+    "decode-8bit": decoding_8_bits,
     "rows": normalizing,
     "casts": converting,
     "quantize": quantizing,
@@ -429,7 +443,7 @@ def rivals(rows, threads):
     times = {}
     for row in rows:
         for peer, rival in row.rivals.items():
-            if peer.startswith("onnxruntime") and onnxruntime is None or peer == "zentorch" and zentorch is None:
+            if peer.startswith("onnxruntime") and onnxruntime is None or peer.startswith("zentorch") and zentorch is None:
                 continue
             try:
                 times[row.problem, peer] = median_ns(rival(threads))

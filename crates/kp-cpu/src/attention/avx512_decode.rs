@@ -9,18 +9,22 @@
 //! ```
 //! Intel's processors fetch ahead within a page, and again have to learn where they are read in the next; so sixteen rows
 //! of sixteen pages come after each other, which keeps more of memory busy. Variant 1 takes rows as they lie and asks for
-//! them ahead, for processors that read one place as fast. Limits: AVX-512, arithmetic in f32, masks that leave an interval.
-//! Splits depend on how many sequences there are, so not `batch-invariant`.
+//! them ahead, for processors that read one place as fast; variant 2 does so and multiplies pairs of bf16. Limits: AVX-512,
+//! arithmetic in f32 but for variant 2, masks that leave an interval. Splits depend on how many sequences there are, so not
+//! `batch-invariant`.
 
+#[cfg(target_arch = "x86_64")]
+use super::paired::{self, UNIT};
 use super::{
     chunk::{Inputs, base},
-    fours::{CHUNK, Chunk, FOUR, Order, PAGE},
+    fours::{CHUNK, Chunk, EIGHT, FOUR, LD, Order, PAGE, arrange, settle},
     places::{Dims, Places, Rows, lse_index},
     plan::{SOURCES, floors},
     product::LANES,
     sight::Tile,
 };
 use crate::{
+    caps,
     kernel::{self, Output, input, optional},
     memory::{cut, numbers_mut},
     numbers,
@@ -30,7 +34,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
-    op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, HeadLayout, Mask, Overflow, Repro},
+    op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, Format, HeadLayout, Mask, Overflow, Repro},
     source_hash,
 };
 use std::{
@@ -58,6 +62,8 @@ impl Kernel<Attention> for Avx512Decode {
             SOURCES
                 ^ source_hash(include_bytes!("avx512_decode.rs"))
                 ^ source_hash(include_bytes!("fours.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("widened.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("paired.rs")).rotate_left(3)
         }
     }
 
@@ -77,18 +83,21 @@ impl Kernel<Attention> for Avx512Decode {
         if p.repro() == Repro::BatchInvariant {
             return Err(Unsupported::Repro { asked: p.repro() });
         }
-        Ok(Variants::first(2))
+        Ok(if has_pairs(caps, p) { Variants::first(3) } else { Variants::first(2) })
     }
 
     fn estimate(&self, caps: &Caps, p: &AttentionProblem, variant: Variant) -> Nanos {
         let (compute, memory) = floors(caps, p);
         // Each number meets so few others that taking it from memory shows most.
         let share = if in_turn(variant) == (caps.read_places == 1) { 0.9 } else { 0.85 };
-        Nanos::from_secs((compute.as_secs() * 2.0).max(memory.as_secs()) / share)
+        let rate = if by_pairs(variant) { caps::pairs_rate(caps) / caps.rates.get(DType::F32) } else { 1.0 };
+        // Where both wait for memory, pairs leave more time for it.
+        let share = if rate > 1.0 { share * 1.05 } else { share };
+        Nanos::from_secs((compute.as_secs() * 2.0 / rate).max(memory.as_secs()) / share)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
-        let code = Code { spec: *p.spec(), in_turn: in_turn(variant) };
+        let code = Code { spec: *p.spec(), in_turn: in_turn(variant), by_pairs: by_pairs(variant) };
         // SAFETY: `Run` computes what the spec says, from and to the operands the spec names.
         Ok(unsafe { kernel::plan(self, device, p, variant, Shape::new(&code).scratch_bytes(), code) })
     }
@@ -96,12 +105,32 @@ impl Kernel<Attention> for Avx512Decode {
 
 /// Whether keys are read one after the other, and asked for ahead, instead of from sixteen pages at a time.
 fn in_turn(variant: Variant) -> bool {
-    variant == Variant(1)
+    variant.0 > 0
+}
+
+/// Whether pairs of bf16 are multiplied.
+fn by_pairs(variant: Variant) -> bool {
+    variant == Variant(2)
+}
+
+/// Whether a processor has what that takes, and Q, K and V are exact in bf16 and of whole units.
+fn has_pairs(caps: &Caps, p: &AttentionProblem) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return paired::FEATURES.iter().all(|feature| caps.has(feature))
+        && p.q == Format::from(DType::Bf16)
+        && matches!(p.kv.dtype, DType::Bf16 | DType::E4m3 | DType::E5m2)
+        && [p.qk_dim, p.v_dim].iter().all(|dim| dim.is_multiple_of(UNIT as u32));
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (caps, p);
+        false
+    }
 }
 
 struct Code {
     spec: AttentionSpec,
     in_turn: bool,
+    by_pairs: bool,
 }
 
 impl Launch<Attention> for Code {
@@ -123,6 +152,7 @@ impl Launch<Attention> for Code {
         let run = Run {
             spec,
             in_turn: self.in_turn,
+            by_pairs: self.by_pairs,
             shape,
             inputs: Inputs::new(spec, operands, scales, [blocks, slopes]),
             places: Places { spec, q_offsets, kv_offsets, kv_lens, page_table },
@@ -151,7 +181,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(Code { spec, in_turn }: &Code) -> Self {
+    fn new(Code { spec, in_turn, .. }: &Code) -> Self {
         let kv_heads = spec.kv_heads as usize;
         // In turn, four rows of a page, and as many that were asked for, are what the first cache has room for.
         let row_bits = spec.qk_dim * spec.kv.dtype.bits();
@@ -187,7 +217,7 @@ impl Shape {
 
     /// Numbers of a [`Room`], and of a split's results: maximum, sum, and sums of values of each row.
     fn numbers(&self) -> [usize; 2] {
-        let room = self.rows() * (self.dims.qk_width + CHUNK) + FOUR * self.width();
+        let room = self.rows() * (self.dims.qk_width + LD) + (FOUR + 1) * self.width();
         [room, (2 * self.rows()).next_multiple_of(LANES) + self.rows() * self.dims.v_width]
     }
 
@@ -197,11 +227,13 @@ impl Shape {
     }
 }
 
-/// What a thread needs: rows of Q times their scale, a chunk's scores of each, and bytes for four rows of K or V as numbers.
+/// What a thread needs: rows of Q times their scale, a chunk's scores of each, bytes for four rows of K or V as numbers, and
+/// for one of zeros.
 struct Room<'s> {
     q: &'s mut [f32],
     s: &'s mut [f32],
     rows: &'s mut [u8],
+    zeros: &'s mut [u8],
 }
 
 /// What a split found: as `chunk::State`, rows of sums `v_width` apart.
@@ -214,6 +246,7 @@ struct State<'s> {
 struct Run<'a> {
     spec: &'a AttentionSpec,
     in_turn: bool,
+    by_pairs: bool,
     shape: Shape,
     inputs: Inputs<'a, f32>,
     places: Places<'a>,
@@ -244,9 +277,21 @@ impl Work for Unit<'_, '_, '_> {
     #[inline(always)]
     fn run(self) {
         match self.round {
-            Round::Split => self.of.split(self.index, self.room),
+            Round::Split => self.of.split::<false>(self.index, self.room),
             Round::Finish => self.of.finish(self.index, self.room),
         }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Unit<'_, '_, '_> {
+    /// Takes a split by pairs of bf16.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,bmi2,f16c")]
+    unsafe fn split_by_pairs(self) {
+        self.of.split::<true>(self.index, self.room);
     }
 }
 
@@ -262,15 +307,23 @@ impl Run<'_> {
             let rows = self.shape.rows();
             let mut room = Room {
                 q: cut(&mut rest, rows * dims.qk_width),
-                s: cut(&mut rest, rows * CHUNK),
+                s: cut(&mut rest, rows * LD),
                 rows: cut(&mut rest, 4 * FOUR * self.shape.width()),
+                zeros: cut(&mut rest, 4 * self.shape.width()),
             };
+            room.zeros.fill(0);
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 if index >= units {
                     return;
                 }
-                Avx512::run(Unit { of: self, round, index, room: &mut room });
+                let unit = Unit { of: self, round, index, room: &mut room };
+                match round {
+                    #[cfg(target_arch = "x86_64")]
+                    // SAFETY: planned where `has_pairs`.
+                    Round::Split if self.by_pairs => unsafe { unit.split_by_pairs() },
+                    _ => Avx512::run(unit),
+                }
             }
         });
     }
@@ -295,7 +348,7 @@ impl Run<'_> {
 
     /// Takes in the keys of a split.
     #[inline(always)]
-    fn split(&self, unit: usize, room: &mut Room<'_>) {
+    fn split<const PAIRS: bool>(&self, unit: usize, room: &mut Room<'_>) {
         let Shape { heads, group, splits, dims, .. } = self.shape;
         // SAFETY: a unit comes once.
         let mut state = unsafe { self.state(unit) };
@@ -314,16 +367,20 @@ impl Run<'_> {
         let query = tile.sequence.query(0);
         for (row, q) in room.q.chunks_exact_mut(dims.qk_width).enumerate() {
             self.inputs.q.read(query, first_head * group + row, q);
-            q.iter_mut().for_each(|x| *x *= self.inputs.scale);
+            if PAIRS {
+                arrange(&self.inputs.k, q);
+            } else {
+                q.iter_mut().for_each(|x| *x *= self.inputs.scale);
+            }
         }
         for start in keys.clone().step_by(CHUNK) {
             let some = start..keys.end.min(start + CHUNK);
-            self.chunk(&tile, some, first_head, room, &mut state);
+            self.chunk::<PAIRS>(&tile, some, first_head, room, &mut state);
         }
     }
 
     #[inline(always)]
-    fn chunk(
+    fn chunk<const PAIRS: bool>(
         &self,
         tile: &Tile<'_>,
         keys: Range<usize>,
@@ -333,10 +390,16 @@ impl Run<'_> {
     ) {
         let Shape { heads, group, dims, .. } = self.shape;
         let (k, v, start) = (&self.inputs.k, &self.inputs.v, keys.start);
-        let order = if self.in_turn { Order::in_turn(keys.len()) } else { Order::of_pages(keys.len(), k.row_bytes()) };
-        let chunk = Chunk::new(tile, keys, [k, v], (first_head, heads, group), order);
-        chunk.scores(room.q, room.rows, room.s);
-        for (row, s) in room.s.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
+        let order = match (self.in_turn, PAIRS) {
+            (false, _) => Order::of_pages(keys.len(), k.row_bytes()),
+            (true, false) => Order::in_turn(keys.len(), FOUR),
+            (true, true) => Order::in_turn(keys.len(), EIGHT),
+        };
+        let chunk = Chunk::new(tile, keys, [k, v], (first_head, heads, group), order, room.zeros);
+        // Rounded numbers of Q are not multiplied by anything before they meet K.
+        let factor = if PAIRS { self.inputs.scale } else { 1.0 };
+        chunk.scores::<PAIRS>(room.q, factor, room.rows, room.s);
+        for (row, s) in room.s.as_chunks_mut::<LD>().0.iter_mut().enumerate() {
             let s = &mut s[..order.all()];
             self.shape(tile, &order, start, first_head * group + row, s);
             let max = largest::<Avx512, f32>(s);
@@ -346,9 +409,11 @@ impl Run<'_> {
             let shrink = (state.max[row] - base).exp2_of::<Avx512>();
             state.sum[row] = state.sum[row] * shrink + sum::<Avx512, f32>(s);
             state.max[row] = new;
-            state.acc[row * dims.v_width..][..dims.v_width].iter_mut().for_each(|x| *x *= shrink);
+            if shrink != 1.0 {
+                state.acc[row * dims.v_width..][..dims.v_width].iter_mut().for_each(|x| *x *= shrink);
+            }
         }
-        chunk.add_values(room.s, room.rows, state.acc);
+        chunk.add_values::<PAIRS>(room.s, room.rows, state.acc);
     }
 
     /// Turns a row's products into scores: capped, by distance, −∞ where there is no key.
@@ -392,6 +457,9 @@ impl Run<'_> {
                 let share = (state.max[row] - base).exp2_of::<Baseline>();
                 sum += state.sum[row] * share;
                 out.iter_mut().zip(&state.acc[row * dims.v_width..]).for_each(|(out, &x)| *out += x * share);
+            }
+            if self.by_pairs {
+                settle(&self.inputs.v, out);
             }
             let query = tile.sequence.query(0);
             if self.spec.lse {

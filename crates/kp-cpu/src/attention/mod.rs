@@ -11,6 +11,8 @@ mod dots;
 mod fours;
 pub(crate) mod machine;
 #[cfg(target_arch = "x86_64")]
+mod paired;
+#[cfg(target_arch = "x86_64")]
 mod pairs;
 pub(crate) mod places;
 pub(crate) mod plan;
@@ -23,6 +25,7 @@ pub(crate) mod soon;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod turn;
+mod widened;
 
 use kp_hal::{KernelList, op::Attention};
 

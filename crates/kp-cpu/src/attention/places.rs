@@ -139,10 +139,11 @@ impl<'a> Source<'a> {
         &self.codes[self.bits(first) / 8..self.bits(first + self.rows.dim) / 8]
     }
 
-    /// What is stored from the row of a token and head on.
+    /// What is stored from the row of a token and head to the end of that of the last of some heads.
     #[inline(always)]
-    pub(super) fn from(&self, token: Token, head: usize) -> &'a [u8] {
-        &self.codes[self.bits(self.rows.first(token, head)) / 8..]
+    pub(super) fn of_heads(&self, token: Token, head: usize, heads: usize) -> &'a [u8] {
+        let first = self.rows.first(token, head);
+        &self.codes[self.bits(first) / 8..self.bits(first + (heads - 1) * self.rows.head + self.rows.dim) / 8]
     }
 
     /// Bits of some numbers.
@@ -153,6 +154,17 @@ impl<'a> Source<'a> {
     /// Bytes from a token's row to the next one's.
     pub(super) fn row_bytes(&self) -> usize {
         self.bits(self.rows.ld) / 8
+    }
+
+    /// What scales the rows of a token and of those after it, as long as they lie one after another.
+    #[inline(always)]
+    pub(super) fn scales(&self, token: Token, head: usize) -> impl Iterator<Item = f32> {
+        let (first, step) = match self.scheme {
+            Scheme::Row => ((token.0 * self.len + token.1) * self.heads + head, self.heads),
+            _ => (0, 0),
+        };
+        let scales = self.scales.as_chunks().0;
+        (0..).map(move |i| f32::from_le_bytes(scales[first + i * step]))
     }
 
     /// What scales a row: 1 where nothing does.

@@ -32,7 +32,7 @@ pub(crate) const E2M1: Small = Small { bits: 4, mantissa: 1, bias: 1, max: 7, pa
 impl Small {
     /// The value of `code`.
     #[inline(always)]
-    pub(crate) fn decode(self, code: u32) -> f32 {
+    pub(crate) const fn decode(self, code: u32) -> f32 {
         let Self { bits, mantissa, bias, max, fnuz, .. } = self;
         let shift = 23 - mantissa;
         let magnitude = code & ((1 << (bits - 1)) - 1);

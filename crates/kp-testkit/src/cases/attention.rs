@@ -63,6 +63,10 @@ const MANY: &[&str] = &[
     "3x4:1x9:50x32 lens=packed/20/0 page=16/14",
 ];
 
+/// Sizes with one query, whole and odd numbers of rows that are read together, heads alone and in groups.
+const ONE: &[&str] =
+    &["1x8:2x1:130x64", "2x3x1:261x64:128", "3x5:1x1:43x128:64 lens=padded", "2x14:2x1:70x64 lens=padded page=16/10"];
+
 /// Masks of every form.
 pub(super) const MASKS: &str = "- mask=causal mask=window/4/0 mask=window/2/3 mask=window/0/0 mask=prefix/3 \
     mask=blocks/4/8 mask=blocks/3/5 mask=(q>=k&&q-k<5||k<2+h) mask=(q%3!=k%3||b==1)";
@@ -91,6 +95,25 @@ impl Judge for Attention {
             ],
             valid,
         );
+        let of_one = lines(
+            "attention",
+            &[
+                ONE.iter().map(|&s| s.to_owned()).collect(),
+                words(
+                    "bf16:bf16:bf16 bf16:bf16:f32 bf16:e4m3@row:bf16 bf16:e4m3@tensor:f32 bf16:e5m2:bf16 \
+                     bf16:e5m2@row:f32",
+                ),
+                words("- layout=bhsd"),
+                words("- mask=causal mask=window/40/0"),
+                words("- scale=0.3 scale=-1.0"),
+                words("- softcap=2.5"),
+                words("- alibi"),
+                words("- sinks"),
+                words("- lse"),
+                words("- ldq=1026 ldk=1028 ldv=1029"),
+            ],
+            valid,
+        );
         let all = lines(
             "attention",
             &[
@@ -116,7 +139,7 @@ impl Judge for Attention {
             ],
             valid,
         );
-        all.into_iter().chain(by_pairs).collect()
+        all.into_iter().chain(by_pairs).chain(of_one).collect()
     }
 
     fn floor() -> &'static [&'static str] {
