@@ -109,7 +109,8 @@ __device__ __forceinline__ E summed(const Params &p, const Item &item, R sum, u3
     const Result &d = p.d;
     E x = (E)sum;
     if (d.half_sums) x = (E)decode_f16(encode_f16(narrow(x)));
-    if constexpr (SCALES_LAST) x *= row_scale(p.a, item.row_batch, row) * row_scale(p.b, item.b, col);
+    // Rows of no elements have no scales.
+    if (SCALES_LAST && p.k > 0) x *= row_scale(p.a, item.row_batch, row) * row_scale(p.b, item.b, col);
     x *= (E)d.alpha;
     if (d.addend != Addend::None && d.beta != 0.0f) {
         bool given = d.addend == Addend::Given;
