@@ -431,8 +431,11 @@ void main() {
                     store_sums(two, tile.of_d, row + e / N, col + e % N);
                 } else if (row + e / N < row_end && col + e % N < n) {
                     const uint at = col + e % N;
-                    const vec2 by = a_factor(tile.of_a, row + e / N, 0u)
-                        * vec2(b_factor(group_at_work, 0u, column(at)), b_factor(group_at_work, 0u, column(min(at + 1u, n - 1u))));
+                    vec2 by = vec2(1.0);
+                    if (k > 0u) { // rows of no elements have no scales
+                        by = a_factor(tile.of_a, row + e / N, 0u)
+                            * vec2(b_factor(group_at_work, 0u, column(at)), b_factor(group_at_work, 0u, column(min(at + 1u, n - 1u))));
+                    }
                     finished(by.x * odd(two.x), by.y * odd(two.y), tile.of_d, row + e / N, at);
                 }
             }

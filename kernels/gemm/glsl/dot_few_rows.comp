@@ -34,7 +34,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly restrict 
 
 void main() {
     const uint thread = gl_LocalInvocationIndex;
-    const bool scaled = has(A_SCALE) || has(B_SCALE);
+    // Rows of no elements have no scales.
+    const bool scaled = k > 0u && (has(A_SCALE) || has(B_SCALE));
     const uint tiles = (n + COLS - 1u) / COLS;
     row_end = m;
     for (uint64_t tile = gl_WorkGroupID.x; tile < uint64_t(tiles) * batch; tile += gl_NumWorkGroups.x) {

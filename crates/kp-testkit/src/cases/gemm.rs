@@ -162,15 +162,18 @@ impl Judge for Gemm {
             ],
             valid,
         ));
-        // Rows of no elements have no scales, but for one of the whole tensor.
+        // Rows of no elements have no scales.
+        let [dims, layouts, options] = match depth {
+            Depth::Quick => ["2x130x64x0", "b=col", "-"],
+            Depth::Full => ["1x5x6x0 2x130x64x0", "b=col -", "- act=silu"],
+        };
         out.extend(lines(
             "gemm",
             &[
-                words("1x5x6x0 2x130x64x0"),
-                words("e4m3@row:e4m3@row:bf16 i8@row:i8@row:f32 i8@row:i4@g32/f16:f32 e4m3@tensor:e4m3@tensor:f32 \
-                       e4m3@1x128:e4m3@128x128:bf16 bf16:u4@g32/f16z:bf16 f32:i8@row:f32 f16:e2m1@mx:f16 bf16:bf16:e4m3@row"),
-                words("b=col -"),
-                words("- act=silu"),
+                words(dims),
+                words("e4m3@row:e4m3@row:bf16 i8@row:i8@row:f32 i8@row:i4@g32/f16:f32 f32:i8@row:f32 f16:e2m1@mx:f16"),
+                words(layouts),
+                words(options),
             ],
             valid,
         ));
