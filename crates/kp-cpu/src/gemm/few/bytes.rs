@@ -16,7 +16,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Unsupported,
-    op::{GemmSpec, Order},
+    op::{GemmProblem, GemmSpec, Order},
 };
 use std::ops::Range;
 
@@ -24,20 +24,20 @@ use std::ops::Range;
 ///
 /// # Errors
 /// The first part that does not.
-pub(crate) fn suits(caps: &Caps, spec: &kp_hal::op::GemmProblem) -> Result<(), Unsupported> {
+pub(crate) fn suits(caps: &Caps, p: &GemmProblem) -> Result<(), Unsupported> {
     if !caps.has("avx512vbmi") {
         return Err(Unsupported::Feature { need: "avx512vbmi" });
     }
-    if spec.b.order != Order::Col {
-        return Err(Unsupported::Layout { operand: "b", got: spec.b.order.to_string() });
+    if p.b.order != Order::Col {
+        return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
     }
-    if !matches!(spec.b.dtype(), DType::I4 | DType::U4 | DType::E2m1) {
-        return Err(Unsupported::DType { operand: "b", got: spec.b.dtype() });
+    if !matches!(p.b.dtype(), DType::I4 | DType::U4 | DType::E2m1) {
+        return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
     }
-    if !a_varies(spec) && !varies(&spec.b, spec.k) {
-        return Err(Unsupported::Scheme { operand: "b", got: spec.b.format.to_string() });
+    if !a_varies(p) && !varies(&p.b, p.k) {
+        return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
     }
-    supports(caps, spec)
+    supports(caps, p)
 }
 
 /// A step of a row: its codes, and a scale for each share.
