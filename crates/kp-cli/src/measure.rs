@@ -9,7 +9,7 @@ use crate::{
 use anyhow::{Context, Result};
 use kp_core::{Candidate, Engine};
 use kp_hal::{
-    Caps, Plan, Queue,
+    Caps, DeviceKind, Plan, Queue,
     op::{Op, OpVisitor, Problem},
 };
 use std::{
@@ -89,6 +89,15 @@ impl Meter {
         outcome
     }
 
+    /// The peaks as they are this moment, of a processor that others use too: what it does changes from minute to minute, and a part
+    /// of the roofline should be of the minute of its row. A GPU keeps those of the start, since measuring would move its clock.
+    fn peaks_now(&self) -> Result<Caps> {
+        if self.caps.kind != DeviceKind::Cpu {
+            return Ok(self.caps.clone());
+        }
+        self.engine.measure_peaks().context("cannot measure the device's peaks")
+    }
+
     /// From now on only kernels whose name with variant contains `part`; answers what was asked before.
     pub(crate) fn only(&mut self, part: Option<String>) -> Option<String> {
         std::mem::replace(&mut self.options.kernel, part)
@@ -114,8 +123,7 @@ impl OpVisitor for Measure<'_> {
             outcome.skipped.push((None, if why.is_empty() { none } else { why.join("; ") }));
             return Ok(());
         }
-        let floors = facts(&line.problem).floors(&meter.caps);
-        let floor_ns = (floors.0.max(floors.1).0 as f64).max(1.0);
+        let floor_ns = floor_ns(line, &meter.caps);
         let wanted = |candidate: &Candidate<O>| {
             let label = candidate.label().to_string();
             meter.options.kernel.as_ref().is_none_or(|part| label.contains(&**part))
@@ -184,6 +192,7 @@ impl OpVisitor for Measure<'_> {
             watch(label);
             clock.wake(began, plan, &host.operands, &mut sets[0], &mut *meter.queue)?;
         }
+        let before = meter.peaks_now()?;
         // In turns, so that none is alone in meeting the device rested.
         for _ in 0..timing::TURNS {
             for Ready { label, plan, samples, .. } in &mut ready {
@@ -191,6 +200,7 @@ impl OpVisitor for Measure<'_> {
                 samples.extend(clock.time(plan, &host.operands, &mut sets, &mut *meter.queue)?);
             }
         }
+        let floor_ns = f64::midpoint(self::floor_ns(line, &before), self::floor_ns(line, &meter.peaks_now()?));
         for Ready { candidate, rank, error, samples, .. } in ready {
             let timing = timing::summary(samples);
             let reached = floor_ns / timing.median_ns;
@@ -204,6 +214,12 @@ impl OpVisitor for Measure<'_> {
         }
         Ok(())
     }
+}
+
+/// What the line's problem takes at the peaks.
+fn floor_ns(line: &Line, caps: &Caps) -> f64 {
+    let (compute, memory) = facts(&line.problem).floors(caps);
+    (compute.max(memory).0 as f64).max(1.0)
 }
 
 /// A candidate that has a plan.

@@ -16,8 +16,8 @@ use std::{
 };
 
 /// `caps` with the measured rates of f32, f64 and, where there are instructions for them, bf16 and bytes, and the
-/// measured rate of reading; types without an instruction of their own keep their proportion to f32. Takes about a
-/// second.
+/// measured rate of reading; types without an instruction of their own keep their proportion to f32. Takes less than
+/// half a second.
 pub(crate) fn measure(caps: &Caps) -> Caps {
     let f32s = chains::<f32>();
     let scale = f32s / caps.rates.get(DType::F32);
@@ -188,7 +188,7 @@ mod dot {
 /// since others use the machine too.
 fn rate(operations: usize, work: impl Fn() + Sync) -> f64 {
     let threads = threads::count();
-    best(Duration::from_millis(150), || {
+    best(Duration::from_millis(50), || {
         let start = Instant::now();
         threads::for_each(threads, |_| work());
         (threads * operations) as f64 / start.elapsed().as_secs_f64()
@@ -212,7 +212,7 @@ fn bandwidth(caps: &Caps) -> f64 {
     let bytes = (4 * caps.l3_bytes.max(8 << 20)).clamp(64 << 20, 1 << 30).min(caps.memory_bytes / 8).max(1 << 20);
     let words = vec![1_u64; bytes as usize / 8];
     let part = words.len().div_ceil(threads);
-    best(Duration::from_millis(300), || {
+    best(Duration::from_millis(150), || {
         let start = Instant::now();
         threads::for_each(threads, |i| {
             let part = &words[(i * part).min(words.len())..((i + 1) * part).min(words.len())];
