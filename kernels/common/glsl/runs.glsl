@@ -228,9 +228,13 @@ uint eight_e2m1(vec4 even, vec4 odd) {
     return (low_bytes(four_e2m1(even)) | four_signs(even) >> 4) + ((low_bytes(four_e2m1(odd)) << 4) | four_signs(odd));
 }
 
-// Whether one of them is NaN, or there are infinities of both signs.
+// Whether one of them is NaN, by the bits of each: NVIDIA's driver 580 takes a sum of them for a number where one is 0 times infinity.
 bool has_nan(float x[8]) {
-    return is_nan(((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])));
+    uint most = 0u;
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        most = max(most, floatBitsToUint(x[i]) & 0x7fffffffu);
+    }
+    return most > INFINITE;
 }
 
 // The codes of numbers, of 8 bits and more.

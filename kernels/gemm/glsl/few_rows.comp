@@ -96,7 +96,7 @@ float added(float sum, Eight x, Eight y) {
 }
 
 void main() {
-    if (B_TYPE == NF4) {
+    if (A_TYPE == NF4 || B_TYPE == NF4) {
         bring_nf4_table();
     }
     const uint thread = gl_LocalInvocationIndex;

@@ -173,7 +173,8 @@ impl<R: Real> Divisor<R> {
     #[inline(always)]
     fn by_input<I: Vectors<R>>(&self, kind: NormKind, h: &[R], g: &mut [R]) {
         let mean = if kind == NormKind::Layer { sum::<I, R>(g) * self.share } else { R::ZERO };
-        let along = products::<I, R>(h, g) * self.share;
+        // What is infinite takes no part where nothing is projected.
+        let along = if self.share == R::ZERO { R::ZERO } else { products::<I, R>(h, g) * self.share };
         for (g, &h) in g.iter_mut().zip(h) {
             *g = self.r * (*g - mean - h * along);
         }

@@ -65,6 +65,11 @@ fn supports(caps: &Caps, p: &GemmProblem) -> Support {
     }
     operands(caps, spec)?;
     epilogue(spec)?;
+    // Numbers lie at multiples of their size.
+    let widest = [spec.a, spec.b, spec.d].map(|matrix| matrix.dtype().bits() / 8).into_iter().max().unwrap_or(1);
+    if p.align().bytes() < widest {
+        return Err(Unsupported::Address { need: widest, got: p.align().bytes() });
+    }
     super::sizes(spec)?;
     if spec.a.dtype().bits() == 8 {
         // What its kernels for 8-bit floats ask for.

@@ -145,12 +145,15 @@ impl Kernel<Quantize> for Blocks {
             let (lanes, kept) = lanes(block, all, device.caps().units);
             let whole = block.1.is_multiple_of(RUN) || block.1 >= p.cols;
             let runs = [&p.x, &p.q].map(|rows| whole && whole_runs(rows, p.cols, align));
-            let full = p.rows.is_multiple_of(block.0)
+            let full = p.rows > 0
+                && p.cols > 0
+                && p.rows.is_multiple_of(block.0)
                 && p.cols.is_multiple_of(block.1)
                 && u64::from(block.0) * u64::from(block.1) == u64::from(lanes * kept * RUN);
             let (order, flat) = (scale_order(format), block.0 == 1);
-            let tight =
-                flat && full && [p.x.ld, p.q.ld] == [p.cols; 2] && [ScaleLayout::Inner as u32, 3].contains(&order);
+            let plain = [p.x.ld, p.q.ld] == [p.cols; 2] && [ScaleLayout::Inner as u32, 3].contains(&order);
+            // Runs that are not loaded and stored at once are counted from a block's column.
+            let tight = flat && full && plain && runs == [true; 2];
             let bits = [runs[0], runs[1], full, tight].into_iter().zip(0..);
             let runs = bits.map(|(on, bit)| u32::from(on) << bit).sum();
             let choices = [order, flags, p.rule as u32, lanes, kept, runs, look.into(), flat.into()];
