@@ -35,4 +35,6 @@ conform --list | sed -n 's/: test$//p' |
     sed 's|#.*||; s|^\([^/]*/[^/]*/[^/ ]*\)/.*|\1|; s|^\([^/]*/[^/]*/\)[^/]* .*|\1|' |
     grep -Ev '^vulkan/(grouped_)?gemm/agreed$' | sort | uniq -c | sort -rn | awk '{ print $2 }' |
     xargs -P "$(nproc)" -n 1 cargo test -q -p kp-vulkan --test conformance -- --quiet --test-threads 1
+cargo test -q -p kp-vulkan --test random -- --list | sed -n 's/: test$//p' |
+    xargs -P "$(nproc)" -n 1 cargo test -q -p kp-vulkan --test random -- --quiet --exact
 KP_VULKAN_VALIDATION=1 conform --test-threads "$(nproc)" vulkan/memory vulkan/queues vulkan/capture vulkan/threads

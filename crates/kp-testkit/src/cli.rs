@@ -39,6 +39,7 @@ Environment:
     KP_REQUIRE=NAME,..      backends whose absence is a failure
     KP_DEPTH=quick|full     how many problems: a minute or two, or half an hour unoptimised; quick unless said
     KP_SEED=N               other random numbers
+    KP_RANDOM=N             how many random problems of each op, for tests of them; prints each before it runs
     KP_DEVICE_INDEX=N       which device of the backend";
 
 impl Options {

@@ -29,6 +29,8 @@ pub mod judge;
 pub mod judges;
 pub mod load;
 pub mod operands;
+#[cfg(feature = "random")]
+mod random;
 mod reference;
 mod runner;
 pub mod scaled;
@@ -43,4 +45,6 @@ pub use judge::{Depth, Judge, Output, Plain, Property, Want};
 pub use judges::{Judged, judge_of};
 pub use load::Loaded;
 pub use operands::Operands;
+#[cfg(feature = "random")]
+pub use random::random;
 pub use suite::{Suite, main};

@@ -3,7 +3,7 @@
 use crate::{check::Failure, cli::Options, expected::Expected};
 use std::{
     any::Any,
-    cell::RefCell,
+    cell::{Cell, RefCell},
     io::Write,
     panic::{self, AssertUnwindSafe},
     process::ExitCode,
@@ -96,7 +96,7 @@ fn run_all(
         while let Some(slot) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
             let test = slot.lock().expect("no holder panics").take().expect("each slot is taken once");
             let name = test.name.clone();
-            let outcome = judge(expected, &name, caught(test));
+            let outcome = judge(expected, &name, caught(test.run));
             let mut shared = shared.lock().expect("no holder panics");
             let (out, failures, done) = &mut *shared;
             *done += 1;
@@ -159,7 +159,7 @@ fn how_to_rerun(name: &str) -> String {
 thread_local! {
     /// Where and why this thread panicked last.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
-    static IN_TEST: RefCell<bool> = const { RefCell::new(false) };
+    static IN_TEST: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Panics of tests become their message instead of lines between other tests' lines.
@@ -168,7 +168,7 @@ fn remember_panics() {
     ONCE.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if IN_TEST.with(|i| *i.borrow()) {
+            if IN_TEST.get() {
                 PANIC.with(|p| *p.borrow_mut() = Some(info.to_string()));
             } else {
                 before(info);
@@ -177,10 +177,11 @@ fn remember_panics() {
     });
 }
 
-fn caught(test: Test) -> Result<(), Failure> {
-    IN_TEST.with(|i| *i.borrow_mut() = true);
-    let result = panic::catch_unwind(AssertUnwindSafe(test.run));
-    IN_TEST.with(|i| *i.borrow_mut() = false);
+/// What `run` answers, or how it panicked.
+pub(crate) fn caught(run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    let outer = IN_TEST.replace(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(run));
+    IN_TEST.set(outer);
     result.unwrap_or_else(|payload| {
         let told = PANIC.with(|p| p.borrow_mut().take());
         Err(told.unwrap_or_else(|| format!("panicked: {}", text_of(&*payload))).into())

@@ -1,6 +1,7 @@
 //! The suite: every kernel and variant of a backend on every problem it supports, and the chapters.
 
 use crate::{
+    cases::found,
     chapters,
     check::{Case, Failure, agreed, judge_case},
     cli::{Options, USAGE},
@@ -64,9 +65,15 @@ impl Suite {
 
     /// Runs it with the arguments and environment of this process.
     pub fn main(self) -> ExitCode {
+        let suite = self.clone();
+        self.main_of(|device, settings| suite.tests(device, settings))
+    }
+
+    /// Runs other tests than the suite's.
+    pub(crate) fn main_of(self, tests: impl FnOnce(&Arc<dyn Device>, &Settings) -> Vec<Test>) -> ExitCode {
         let mut out = std::io::stdout();
         match Options::parse(std::env::args().skip(1)) {
-            Ok(options) => self.run(&options, &mut out),
+            Ok(options) => self.run(&options, tests, &mut out),
             Err(e) => {
                 eprintln!("error: {e}");
                 ExitCode::from(2)
@@ -76,8 +83,9 @@ impl Suite {
 
     /// Runs it with other arguments, printing to `out`. For programs that verify a machine, and for tests.
     pub fn run_with(self, args: &[&str], out: &mut (dyn Write + Send)) -> ExitCode {
+        let suite = self.clone();
         match Options::parse(args.iter().map(|s| (*s).to_owned())) {
-            Ok(options) => self.run(&options, out),
+            Ok(options) => self.run(&options, |device, settings| suite.tests(device, settings), out),
             Err(e) => {
                 let _ = writeln!(out, "error: {e}");
                 ExitCode::from(2)
@@ -85,7 +93,12 @@ impl Suite {
         }
     }
 
-    fn run(self, options: &Options, out: &mut (dyn Write + Send)) -> ExitCode {
+    fn run(
+        self,
+        options: &Options,
+        tests: impl FnOnce(&Arc<dyn Device>, &Settings) -> Vec<Test>,
+        out: &mut (dyn Write + Send),
+    ) -> ExitCode {
         // A reader that went away must not end the tests, so what writing returns does not matter here.
         let mut say = |text: String| drop(writeln!(out, "{text}"));
         if options.help {
@@ -120,8 +133,7 @@ impl Suite {
         let host_threads = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or(if on_host { host_threads } else { 1 });
         let settings = Settings { depth: self.depth.unwrap_or(settings.depth), ..settings };
-        let tests = self.tests(&device, &settings);
-        runner::run(tests, options, &expected, threads, out)
+        runner::run(tests(&device, &settings), options, &expected, threads, out)
     }
 
     fn open(&self, index: usize) -> Result<Arc<dyn Device>, String> {
@@ -145,10 +157,10 @@ impl Suite {
 }
 
 /// What the environment says.
-struct Settings {
+pub(crate) struct Settings {
     required: Vec<String>,
     depth: Depth,
-    seed: u64,
+    pub(crate) seed: u64,
     device: usize,
 }
 
@@ -193,7 +205,9 @@ impl EachOp for Maker<'_> {
         let floor = (judge.floor)();
         let mut texts: Vec<String> = floor.iter().map(|&text| text.to_owned()).collect();
         let mut seen: std::collections::HashSet<String> = texts.iter().cloned().collect();
-        texts.extend((judge.cases)(self.settings.depth).into_iter().filter(|text| seen.insert(text.clone())));
+        let found = found::lines(O::NAME).map(str::to_owned);
+        let cases = (judge.cases)(self.settings.depth).into_iter().chain(found);
+        texts.extend(cases.filter(|text| seen.insert(text.clone())));
         if self.settings.depth == Depth::Full {
             texts.extend((judge.large)().iter().map(|&text| text.to_owned()));
         }

@@ -49,9 +49,9 @@ args! {
         /// The loss by V, laid out as V.
         output grad_v,
         ?
-        /// I32, `batch + 1`.
+        /// I32, `batch + 1`; gradients of queries of no sequence are not written.
         input q_offsets,
-        /// I32, `batch + 1`.
+        /// I32, `batch + 1`; gradients of keys of no sequence are not written.
         input kv_offsets,
         /// I32, one per sequence; gradients of keys past it are zero.
         input kv_lens,

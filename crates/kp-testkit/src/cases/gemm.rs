@@ -300,9 +300,16 @@ impl Judge for Gemm {
         let spec = problem.spec();
         let mut operands = Operands::new::<Self>(problem, fill.kind());
         fill_product(&mut operands, spec, [spec.batch, spec.batch], fill);
-        operands.fill_all("c", fill);
         operands.set_scalar("alpha", fill.scalar());
-        operands.set_scalar("beta", fill.scalar());
+        // By 0 nothing is multiplied: C, or what D held, stays poison.
+        let beta = if fill.below(4) == 0 { 0.0 } else { fill.scalar() };
+        operands.set_scalar("beta", beta);
+        if beta != 0.0 {
+            operands.fill_all("c", fill);
+        }
+        if beta != 0.0 && spec.c == Addend::InPlace {
+            operands.fill_matrix("d", &spec.d, (spec.m, spec.d_cols(), spec.batch), fill);
+        }
         operands
     }
 
@@ -361,7 +368,7 @@ fn stored_types(ab: &str) -> Vec<String> {
     words(formats).into_iter().map(|d| format!("{ab}:{d}")).collect()
 }
 
-/// Fills A and B with their scales, the meta data of a sparse A, D if it is read, bias, residual and D's given scale.
+/// Fills A and B with their scales, the meta data of a sparse A, bias, residual and D's given scale.
 /// `batches` are those of A and D and those of B.
 pub(super) fn fill_product(operands: &mut Operands, spec: &GemmSpec, [rows_batch, b_batch]: [u32; 2], fill: &mut Fill) {
     operands.fill_scaled(A, &spec.a, (spec.m, spec.a_cols(), rows_batch), fill);
@@ -384,9 +391,6 @@ pub(super) fn fill_product(operands: &mut Operands, spec: &GemmSpec, [rows_batch
         }
     }
     let d_shape = (spec.m, spec.d_cols(), rows_batch);
-    if spec.c == Addend::InPlace {
-        operands.fill_matrix("d", &spec.d, d_shape, fill);
-    }
     operands.fill_all("bias", fill);
     if let Some(dtype) = spec.epilogue.residual {
         operands.fill_matrix("residual", &Matrix { format: dtype.into(), ..spec.d }, d_shape, fill);

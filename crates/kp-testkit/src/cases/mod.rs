@@ -6,6 +6,7 @@ mod attention_backward;
 mod attention_laws;
 mod cast;
 mod dequantize;
+pub(crate) mod found;
 mod gather;
 mod gemm;
 mod grouped_gemm;

@@ -9,7 +9,7 @@
 //!   the maximum as it goes, a rescaling per key.
 //! - O is off by Σ P |v| ε, by as much as the sum is, times |o|, and by 4 n u Σ P |v|.
 //! - P may be rounded to V's type before the second product: its roundoff more in ε, and near 0 half its smallest number
-//!   per key, P being scaled so that its greatest is about 1.
+//!   per key, P being scaled so that its greatest is about 1; below the smallest normal f32 it may be flushed to 0.
 
 use super::{
     ball::{Ball, TINY, unit},
@@ -129,7 +129,7 @@ impl Weighed {
             let off = (off + p.relative).exp_m1() + sums;
             for (out, v) in out.iter_mut().zip(v(key)) {
                 out.value += share * v;
-                out.error += v.abs() * (share * off + p.absolute / self.sum);
+                out.error += v.abs() * (share * off + (p.absolute + TINY) / self.sum);
             }
         }
         // Where nothing is seen there are zeros, not small numbers.

@@ -12,8 +12,8 @@
 //! and P from the log-sum-exp as it is stored.
 //!
 //! Bound, u being the loss of one operation, r the rounding of a number to Q's type on its way to a matrix unit:
-//! - P is off relatively by ε of `attention`, by 2⁻²⁴ |LSE| for the stored one, and by r in dV.
-//! - dP by (v_dim + 1) u Σ|dO v|; D by the same of Σ|dO O|, and by the rounding of O to its type.
+//! - P is off relatively by ε of `attention`, by 2⁻²⁴ |LSE| for the stored one, and by r in dV; it may be flushed to 0.
+//! - dP by (v_dim + 1) u Σ|dO v|; D by the same of Σ|dO O|, and by the rounding of O to its type, near 0 half its smallest number.
 //! - dS by its factors' errors by the product rule; by the slope of the cap, 2 |S / cap| times the error of S / cap and
 //!   32 u; and by r.
 //! - Each sum of n terms adds (n + 2) u of their magnitudes.
@@ -21,16 +21,16 @@
 use super::{
     attention::{Rounding, weigh},
     ball::{Ball, TINY, unit},
-    heads::{Heads, Sequence, Tensors},
+    heads::{Heads, Place, Sequence, Tensors},
 };
 use crate::{
-    formats::unit_roundoff,
+    formats::{decode, encode, smallest, unit_roundoff},
     judge::{Output, Plain},
     operands::Operands,
 };
 use kp_hal::{
     DType,
-    op::{AttentionBackwardProblem, AttentionSpec},
+    op::{AttentionBackwardProblem, AttentionSpec, Lens, Overflow},
 };
 
 /// What `grad_q`, `grad_k`, `grad_v` and `grad_sinks` should hold.
@@ -55,14 +55,22 @@ pub(crate) fn attention_backward(problem: &AttentionBackwardProblem, operands: &
         }
     }
     let scale = f64::from(p.score_scale());
-    let plain = |operand, dtype, heads: &Heads, sequences, sums: &[Term], factor| {
-        let wants = heads.indices(sequences).map(|at| (at, sums[at as usize].ball(factor, u).into())).collect();
+    // Tokens of no packed sequence are nobody's; padding has gradients, zeros.
+    let (mut queries, mut keys) = (Vec::new(), Vec::new());
+    for sequence in tensors.sequences() {
+        queries.extend((0..sequence.queries).map(|query| sequence.place(query)));
+        let stored = if p.lens == Lens::Padded { p.kv_len } else { sequence.keys };
+        keys.extend((0..stored).map(|key| tensors.key(&sequence, key)));
+    }
+    let plain = |operand, dtype, heads: &Heads, tokens: &[Place], sums: &[Term], factor| {
+        let indices = heads.indices(tokens.iter().copied());
+        let wants = indices.map(|at| (at, sums[at as usize].ball(factor, u).into())).collect();
         Plain { wants, ..Plain::list(operand, dtype, []) }.into()
     };
     let mut outputs = vec![
-        plain("grad_q", p.q.dtype, &tensors.q, q_sequences, &grads.q, scale),
-        plain("grad_k", p.kv.dtype, &tensors.k, kv_sequences, &grads.k, scale),
-        plain("grad_v", p.kv.dtype, &tensors.v, kv_sequences, &grads.v, 1.0),
+        plain("grad_q", p.q.dtype, &tensors.q, &queries, &grads.q, scale),
+        plain("grad_k", p.kv.dtype, &tensors.k, &keys, &grads.k, scale),
+        plain("grad_v", p.kv.dtype, &tensors.v, &keys, &grads.v, 1.0),
     ];
     if p.sinks {
         outputs.push(Plain::list("grad_sinks", DType::F32, grads.sinks.iter().map(|s| s.ball(1.0, u).into())).into());
@@ -128,7 +136,11 @@ impl Grads {
             out.iter_mut().zip(v).for_each(|(o, v)| *o += share * v);
         }
         let (inner, inner_magnitude) = dot(&out);
-        let inner_error = inner_magnitude * ((v_dim + 1.0) * u + unit_roundoff(p.o));
+        // What O's type does not hold is what D is made of.
+        let stored = |o: &f64| decode(p.o, encode(p.o, *o, Overflow::Saturate)).is_finite();
+        let of_o = if out.iter().all(stored) { (smallest(p.o) / 2.0).max(TINY) } else { f64::INFINITY };
+        let loss: f64 = grad_o.iter().map(|g| g.abs()).sum();
+        let inner_error = inner_magnitude * ((v_dim + 1.0) * u + unit_roundoff(p.o)) + loss * of_o;
         if let Some(sink) = tensors.sink(head) {
             let share = (sink - weighed.lse.value).exp();
             let off = (of_lse + u * (8.0 + 4.0 * (sink.abs() + weighed.lse.value.abs()))).exp_m1();
@@ -140,7 +152,7 @@ impl Grads {
             let v = tensors.v.get(place, kv_head);
             let off = off + of_lse;
             for (i, g) in grad_o.iter().enumerate() {
-                let error = g.abs() * (share * (off + narrow.relative).exp_m1() + narrow.absolute);
+                let error = g.abs() * (share * (off + narrow.relative).exp_m1() + narrow.absolute + TINY);
                 self.v[tensors.v.index(place, kv_head, i as u32) as usize].add(share * g, error);
             }
             let (by_share, magnitude) = dot(v);
@@ -149,7 +161,7 @@ impl Grads {
             let value = share * difference * slope;
             // What a kernel has for P at most: far from the score, a log-sum-exp of 24 bits makes another P of it.
             let most = share * off.exp();
-            let error = share * off.exp_m1() * difference.abs() * slope
+            let error = (share * off.exp_m1() + TINY) * difference.abs() * slope
                 + most * ((v_dim + 1.0) * u * magnitude + inner_error) * slope
                 + most * difference.abs() * slope_error
                 + value.abs() * (4.0 * u + narrow.relative)

@@ -39,9 +39,8 @@ impl Heads {
             as usize
     }
 
-    /// The index of every number of so many sequences; what lies between tokens has none.
-    pub(crate) fn indices(&self, sequences: u32) -> impl Iterator<Item = u64> {
-        let tokens = (0..u64::from(sequences)).flat_map(|s| (0..self.len).map(move |t| (s, t)));
+    /// The index of every number of these tokens.
+    pub(crate) fn indices(&self, tokens: impl Iterator<Item = Place>) -> impl Iterator<Item = u64> {
         let heads = tokens.flat_map(|place| (0..self.heads as u32).map(move |head| (place, head)));
         heads.flat_map(|(place, head)| {
             let first = self.index(place, head, 0);

@@ -1,0 +1,31 @@
+//! What random problems found: the smallest lines on which a kernel or a bound was wrong.
+
+/// Those of one op.
+pub(crate) fn lines(op: &str) -> impl Iterator<Item = &'static str> {
+    FOUND.iter().copied().filter(move |line| line.split(' ').next() == Some(op))
+}
+
+const FOUND: &[&str] = &[
+    // Weights that are flushed to 0.
+    "attention 1x3x31:2x24 bf16:bf16:bf16 scale=8.0",
+    // Tokens of no sequence.
+    "attention_backward 1x2x3:1x12:15 f16:bf16:bf16 layout=bhsd lens=packed/20/90 sinks",
+    // An O that its type does not hold.
+    "attention_backward 1x2x1:5x2 f32:f32:f16",
+    "attention_backward 1x8:1x3x16 f16:f16:f16 sinks",
+    // A left side that is looked up in a table, beside a right side that is not.
+    "gemm 1x3x96x128 nf4:e4m3:f32 b=col",
+    // Addresses between numbers.
+    "gemm 1x1x1x1 f32:f32:f32 align=1",
+    // Sums that saturate.
+    "gemm 1x3x16x896 bf16:f32:e2m1 b=panel64x4",
+    // NaN that arithmetic makes.
+    "norm 1x1 bf16:bf16 kind=layer eps=0.0",
+    // An infinite number in a row that is divided by eps.
+    "norm_backward 144x2 f32:f32 kind=l2 eps=0.5 bias",
+    // No rows, or no columns, but a scale.
+    "quantize 0x144 f32:e2m1@nv",
+    "quantize 5x0 f32:e4m3@tensor",
+    // Runs that are not loaded at once, in blocks that follow one another.
+    "quantize 2x16 f32:u4@g128/f32z scales=given align=8",
+];
