@@ -57,6 +57,8 @@ layout(constant_id = 20) const uint TEAMS = 1u;
 layout(constant_id = 21) const uint AHEAD = 0u;
 // Blocks that the pieces of four lanes are of, whose scales multiply their sums: of two, each has half of the lanes.
 layout(constant_id = 22) const uint BLOCKS = 1u;
+// Bytes of the scales that a line's pieces under way have, where these are loaded at once; 0: each piece's with it.
+layout(constant_id = 23) const uint TOGETHER = 0u;
 
 const uint BY_STEPS = 1u, BY_NUMBERS = 2u;
 #define EARLY ((AHEAD & 12u) == 0u)
@@ -102,11 +104,18 @@ layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer One
 
 #include "gemm/glsl/coopmat_few_rows.glsl"
 
-// A lane's piece `i` of the step from row `from`, and its scales.
+// A lane's piece `i` of the step from row `from`, and its scales; those of a line with its last piece, when the ones before are done with.
 #define LOAD_PIECE(i, from) { \
     const uint row = from + (i) / (2u * COLS) * SPAN; \
     next[i] = whole_piece(lines + (i) % (2u * COLS) * to_line + row * BITS / 8u); \
-    next_codes[i] = scale_codes(SCALES(i), ZEROS(i), row + own); }
+    if (TOGETHER == 0u) { \
+        next_codes[i] = scale_codes(SCALES(i), ZEROS(i), row + own); \
+    } else if ((i) / (2u * COLS) == STEPS - 1u) { \
+        next_scales[(i) % (2u * COLS)] = line_scales(SCALES(i), from); \
+    } }
+
+// A piece's scales, of those that came with it or with its line.
+#define CODES(i, pieces, lines) (TOGETHER == 0u ? pieces[i] : piece_scales(lines[(i) % (2u * COLS)], (i) / (2u * COLS)))
 
 // Where the scales of a piece's line begin, and its zero points.
 #define SCALES(i) (scales[EVEN ? 0u : (i) % (2u * COLS)] + (EVEN ? (i) % (2u * COLS) * to_scales * SCALE_BYTES : 0ul))
@@ -207,6 +216,7 @@ void main() {
             do {
                 uvec4 next[PIECES];
                 uvec3 next_codes[PIECES];
+                uvec4 next_scales[2u * COLS];
                 uvec4 next_inputs[STEPS * EIGHTS * HALVES];
                 [[unroll]] for (uint i = 0u; i < PIECES; i++) {
                     LOAD_PIECE(i, start)
@@ -215,9 +225,9 @@ void main() {
                     LOAD_INPUT(i, start)
                 }
                 if (OWN_SCALES == 1u && !turns) {
-                    uint highest = next_codes[0].x;
-                    [[unroll]] for (uint i = 1u; i < 2u * COLS; i++) {
-                        highest = max(highest, next_codes[i].x);
+                    uint highest = 0u;
+                    [[unroll]] for (uint i = 0u; i < 2u * COLS; i++) {
+                        highest = max(highest, CODES(i, next_codes, next_scales).x);
                     }
                     low = min(int(subgroupMax(highest)) - 15, LAST_LOW);
                 }
@@ -227,6 +237,10 @@ void main() {
                     const uint after = min(k_0 + TURN, whole - STRIDE);
                     uvec4 pieces[PIECES];
                     uvec3 codes[PIECES];
+                    uvec4 line_codes[2u * COLS];
+                    [[unroll]] for (uint i = 0u; i < 2u * COLS; i++) {
+                        line_codes[i] = next_scales[i];
+                    }
                     uvec4 now_inputs[STEPS * EIGHTS * HALVES];
                     [[unroll]] for (uint i = 0u; i < PIECES; i++) {
                         pieces[i] = next[i];
@@ -261,8 +275,8 @@ void main() {
                             const uint at = 2u * (s * COLS + j);
                             const uvec4 one = pieces[at];
                             const uvec4 two = pieces[at + 1u];
-                            const uvec3 of_one = codes[at];
-                            const uvec3 of_two = codes[at + 1u];
+                            const uvec3 of_one = CODES(at, codes, line_codes);
+                            const uvec3 of_two = CODES(at + 1u, codes, line_codes);
                             if (!EARLY && !LATE) {
                                 LOAD_PIECE(at, after)
                                 LOAD_PIECE(at + 1u, after)

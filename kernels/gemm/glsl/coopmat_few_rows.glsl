@@ -197,6 +197,29 @@ uvec3 scale_codes(uint64_t scales, uint64_t zeros, uint row) {
     return codes;
 }
 
+// The scales of a line's pieces under way, as they lie in memory: of pieces from row `row`, of those that begin at `scales`.
+uvec4 line_scales(uint64_t scales, uint row) {
+    const uint64_t from = scales + SCALE_BYTES * b_scale_step(row);
+    switch (TOGETHER) {
+        case 4u: return uvec4(One(from).v, 0u, 0u, 0u);
+        case 8u: return uvec4(Two(from).v, 0u, 0u);
+        default: return Four(from).v;
+    }
+}
+
+// Those of the lane's piece of step `s` among them, in the order of `scale_codes`.
+uvec3 piece_scales(uvec4 line, uint s) {
+    const uint bytes = TOGETHER / STEPS;
+    if (bytes == 2u) {
+        return uvec3(line[s / 2u] >> 16u * (s % 2u) & 0xffffu, 0u, 0u);
+    }
+    const uvec2 words = bytes == 4u ? uvec2(line[s], 0u) : uvec2(line[2u * s], line[2u * s + 1u]);
+    if (OWN_SCALES != 0u) {
+        return uvec3(words.x >> 8u * (gl_SubgroupInvocationID % 4u) & 0xffu, 0u, 0u);
+    }
+    return SCALE_BYTES == 2u ? uvec3(words.x & 0xffffu, words.x >> 16, 0u) : uvec3(words, 0u);
+}
+
 // Powers of two that a window of scales has: f16 holds each times a code.
 const uint WINDOW = 24u;
 
