@@ -163,20 +163,15 @@ impl Judge for Gemm {
             valid,
         ));
         // Few rows of them, long enough for kernels to take several steps of a column and the scales of more than one at once, or not.
-        let dims = match depth {
-            Depth::Quick => "1x5x72x1536",
-            Depth::Full => "1x1x65x1280 1x5x72x1536 2x8x40x2816 1x7x64x1152",
-        };
-        out.extend(lines(
-            "gemm",
-            &[
-                words(dims),
-                words("f16:i4@g128/f16:f16 f16:i4@g64/bf16:f32 bf16:i4@g32/f16:f32 f16:u4@g128/f16z:f16 f16:e2m1@mx:f16 bf16:nf4@g64/f32:f32"),
-                words("b=col"),
-                words("-"),
+        let [dims, more] = match depth {
+            Depth::Quick => ["1x5x72x1536", ""],
+            Depth::Full => [
+                "1x1x65x1280 1x5x72x1536 2x8x40x2816 1x7x64x1152",
+                "f16:i4@g64/bf16:f32 f16:u4@g128/f16z:f16 bf16:nf4@g64/f32:f32",
             ],
-            valid,
-        ));
+        };
+        let formats = format!("f16:i4@g128/f16:f16 bf16:i4@g32/f16:f32 f16:e2m1@mx:f16 {more}");
+        out.extend(lines("gemm", &[words(dims), words(&formats), words("b=col"), words("-")], valid));
         // Rows of no elements have no scales.
         let [dims, layouts, options] = match depth {
             Depth::Quick => ["2x130x64x0", "b=col", "-"],
