@@ -93,16 +93,19 @@ fn words(format: Format) -> Option<(u32, u32)> {
 }
 
 /// Bytes of the scales that a line's pieces under way have, if they can be loaded at once: they lie one behind the other along k, and start
-/// where so many may. Not of NVFP4, which on an H200 the registers for its sixteen bytes a line cost more than they spare.
-fn together(p: &GemmProblem, group: &Group, words: u32) -> Option<u32> {
+/// where so many may. Not of NVFP4, whose sixteen bytes a line are registers that cost more than loads, nor of short pieces with one scale
+/// each: both are slower with it on an H200.
+fn together(p: &GemmProblem, group: &Group, (words, blocks): (u32, u32)) -> Option<u32> {
     let format = p.b.format;
     let (_, depth) = format.block();
     let span = 128 * words / format.dtype.bits();
-    let own = own_scales(format);
-    let scale =
-        format.scale_dtype().filter(|_| own != 2 && !format.has_zero() && format.scales == ScaleLayout::Inner)?.bits()
-            / 8;
-    if group.steps == 1 || !span.is_multiple_of(depth) || (own == 0 && scale == 1) {
+    let scale = format.scale_dtype()?.bits() / 8;
+    let faster = match own_scales(format) {
+        0 => scale > 1 && (words == 4 || blocks == 2),
+        own => own == 1,
+    };
+    let in_order = !format.has_zero() && format.scales == ScaleLayout::Inner && span.is_multiple_of(depth);
+    if !faster || !in_order || group.steps == 1 {
         return None;
     }
     let bytes = span / depth * scale * group.steps;
@@ -235,7 +238,7 @@ impl Kernel<Gemm> for CoopmatFewRows {
                 group.teams,
                 group.ahead,
                 blocks,
-                together(p, group, words).unwrap_or(0),
+                together(p, group, (words, blocks)).unwrap_or(0),
             ],
             subgroup: Some(caps.lanes),
             tile: (width, group.teams * group.cols * M),
@@ -272,8 +275,7 @@ mod tests {
     fn scales_come_together_where_they_lie_together() {
         let of = |b: &str, k: u32| {
             let p = problem(&format!("gemm 1x1x64x{k} f16:{b}:f16 b=col"));
-            let (words, _) = words(p.b.format).expect("pieces suit scales");
-            together(&p, &GROUPS[7], words)
+            together(&p, &GROUPS[7], words(p.b.format).expect("pieces suit scales"))
         };
         let all = [
             "i4@g128/f16",
@@ -286,7 +288,7 @@ mod tests {
             "e4m3@1x128",
             "f16",
         ];
-        assert_eq!(all.map(|b| of(b, 512)), [4, 4, 8, 8, 16, 0, 0, 0, 0].map(|bytes| (bytes > 0).then_some(bytes)));
+        assert_eq!(all.map(|b| of(b, 512)), [4, 0, 8, 8, 16, 0, 0, 0, 0].map(|bytes| (bytes > 0).then_some(bytes)));
         assert_eq!(of("i4@g128/f16", 384), None, "the next column's start between two of four bytes");
         assert_eq!(of("e2m1@mx^outer", 512), None);
     }
