@@ -107,7 +107,7 @@ impl<S: Spec> Problem<S> {
     /// The same work with another promise.
     #[must_use]
     pub fn with_repro(self, repro: Repro) -> Self {
-        Self::new(self.spec, repro, self.align)
+        if repro == self.repro { self } else { Self::new(self.spec, repro, self.align) }
     }
 
     /// What the caller promises about addresses.
@@ -118,7 +118,7 @@ impl<S: Spec> Problem<S> {
     /// The same work with another promise about addresses.
     #[must_use]
     pub fn with_align(self, align: Align) -> Self {
-        Self::new(self.spec, self.repro, align)
+        if align == self.align { self } else { Self::new(self.spec, self.repro, align) }
     }
 
     /// A hash of all of it, computed when it was built, so that looking a problem up costs no more than comparing
