@@ -3,19 +3,20 @@
 use crate::{
     numbers::Real,
     simd::{
-        Baseline, Work,
+        Isa, WorkIn,
         arith::{Arith, exp_of_sum},
-        run_widest,
+        run_same_in,
     },
 };
 use kp_hal::op::Act;
+use std::f32::consts::{FRAC_1_SQRT_2, LN_2};
 
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
 
-/// `act` of each of `x` within a few units of the last place, also where it is tiny, as vector code whose bits are the same on
-/// every instruction set.
+/// `act` of each of `x` within a few units of the last place, also where it is tiny, as vector code whose bits depend on the
+/// instruction set alone, not on how many numbers there are.
 pub(crate) fn each<R: Tail>(act: Act, x: &mut [R]) {
-    run_widest(x.len(), Each { act, x });
+    run_same_in(Each { act, x });
 }
 
 struct Each<'a, R> {
@@ -23,9 +24,9 @@ struct Each<'a, R> {
     x: &'a mut [R],
 }
 
-impl<R: Tail> Work for Each<'_, R> {
+impl<R: Tail> WorkIn for Each<'_, R> {
     #[inline(always)]
-    fn run(self) {
+    fn run_in<I: Isa>(self) {
         let Self { act, x } = self;
         macro_rules! map {
             (|$x:ident| $value:expr) => {
@@ -38,47 +39,46 @@ impl<R: Tail> Work for Each<'_, R> {
         match act {
             Act::Identity => {}
             Act::Relu => map!(|x| if x < R::ZERO { R::ZERO } else { x }),
-            Act::Gelu => {
-                map!(|x| x * (R::from_f64(0.5) * (x * R::from_f64(-std::f64::consts::FRAC_1_SQRT_2)).erfc_of()))
-            }
+            Act::Gelu => map!(|x| x.gelu_of::<I>()),
             Act::GeluTanh => map!(|x| {
                 let u = x * (R::ONE + x * x * R::from_f64(0.044_715)) * R::from_f64(SQRT_2_OVER_PI);
-                x * logistic(u + u)
+                x * logistic::<I, R>(u + u)
             }),
-            Act::Silu => map!(|x| x * logistic(x)),
-            Act::Sigmoid => map!(|x| logistic(x)),
-            Act::Tanh => map!(|x| x.tanh_of::<Baseline>()),
+            Act::Silu => map!(|x| x * logistic::<I, R>(x)),
+            Act::Sigmoid => map!(|x| logistic::<I, R>(x)),
+            Act::Tanh => map!(|x| x.tanh_of::<I>()),
         }
     }
 }
 
 /// The logistic function, without a branch.
 #[inline(always)]
-fn logistic<R: Arith>(x: R) -> R {
-    let e = (-x.abs()).exp_of::<Baseline>();
+fn logistic<I: Isa, R: Arith>(x: R) -> R {
+    let e = (-x.abs()).exp_of::<I>();
     (if x < R::ZERO { e } else { R::ONE }) / (R::ONE + e)
 }
 
-/// Numbers whose complementary error function inner loops can compute.
+/// Numbers whose share of the normal distribution inner loops can compute.
 pub(crate) trait Tail: Arith {
-    /// 1 − erf(x), for f32 within some 10 units of the last place, also where it is tiny.
-    fn erfc_of(self) -> Self;
+    /// x · Φ(x), for f32 within some 10 units of the last place, also where it is tiny.
+    fn gelu_of<I: Isa>(self) -> Self;
 }
 
 impl Tail for f64 {
     #[inline(always)]
-    fn erfc_of(self) -> Self {
-        Real::erfc(self)
+    fn gelu_of<I: Isa>(self) -> Self {
+        self * (0.5 * Real::erfc(self * -std::f64::consts::FRAC_1_SQRT_2))
     }
 }
 
 impl Tail for f32 {
-    /// erfc(a) = t · exp(p(t) − a²), t = 1 / (1 + a / 2), for a = |x|, and 2 − that for negative x. The polynomial is that
-    /// of Numerical Recipes, section 6.2.
+    /// max(x, 0) − a · Φ(−a) for a = |x|, where Φ(−a) = t · exp(p(t) − a² / 2) / 2 and t = 1 / (1 + a / √8). The polynomial is
+    /// that of Numerical Recipes, section 6.2.
     #[inline(always)]
-    fn erfc_of(self) -> Self {
+    fn gelu_of<I: Isa>(self) -> Self {
+        // Half of it all is in the constant term.
         const P: [f32; 10] = [
-            -1.265_512_2,
+            -1.265_512_2 - LN_2,
             1.000_023_7,
             0.374_091_96,
             0.096_784_18,
@@ -89,20 +89,27 @@ impl Tail for f32 {
             -0.822_152_23,
             0.170_872_77,
         ];
-        // Past this it is 0, and what follows must stay finite.
-        const LAST: f32 = 11.0;
+        // From here on a · Φ(−a) is no normal number, and taken for 0.
+        const LAST: f32 = 13.2;
         let a = self.abs();
         let a = if a > LAST { LAST } else { a };
-        let t = 1.0 / (1.0 + 0.5 * a);
+        let t = 1.0 / a.times_plus::<I>(0.5 * FRAC_1_SQRT_2, 1.0);
         let mut p = P[9];
         for term in P[..9].iter().rev() {
-            p = p * t + term;
+            p = p.times_plus::<I>(t, *term);
         }
         // a² in two parts, the first exact: its error would be multiplied by up to a hundred.
-        let high = f32::from_bits(a.to_bits() & !0xfff);
-        let low = (a - high) * (a + high);
-        let e = exp_of_sum::<Baseline>(-(high * high), p - low);
-        if self < 0.0 { 2.0 - t * e } else { t * e }
+        let (high, low) = if I::FUSED {
+            let square = a * a;
+            (square, Real::mul_add(a, a, -square))
+        } else {
+            let short = f32::from_bits(a.to_bits() & !0xfff);
+            (short * short, (a - short) * (a + short))
+        };
+        let tail = t * exp_of_sum::<I>(-0.5 * high, low.times_plus::<I>(-0.5, p));
+        let tail = if a < LAST { tail } else { 0.0 };
+        let above = if self > 0.0 { self } else { 0.0 };
+        (-a).times_plus::<I>(tail, above)
     }
 }
 

@@ -197,8 +197,14 @@ pub(crate) fn run_widest(elements: usize, work: impl Work) {
 /// Runs `work` on `elements` elements as [`run_widest`] does.
 #[inline(always)]
 pub(crate) fn run_widest_in(elements: usize, work: impl WorkIn) {
+    if elements < FEW { Baseline::run(In::<Baseline, _>::new(work)) } else { run_same_in(work) }
+}
+
+/// Runs `work` on the widest instruction set there is, whatever its elements. For work whose result depends on which that is,
+/// but must not depend on how many are computed together.
+#[inline(always)]
+pub(crate) fn run_same_in(work: impl WorkIn) {
     match level() {
-        _ if elements < FEW => Baseline::run(In::<Baseline, _>::new(work)),
         Level::Baseline => Baseline::run(In::<Baseline, _>::new(work)),
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => Avx2::run(In::<Avx2, _>::new(work)),

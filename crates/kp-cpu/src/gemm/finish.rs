@@ -4,13 +4,15 @@ use super::product::{Item, Product, Summing, Sums};
 use crate::{
     act::{self, Tail},
     kernel::{Disjoint, Output},
+    memory::as_numbers,
     numbers::{self, Real},
+    rows::{parts, units_of},
     simd::{Work, run_widest},
     store::Store,
 };
 use kp_hal::{
     DType,
-    op::{Addend, Epilogue, Format, Gate, GemmSpec, Order, Overflow, Scheme},
+    op::{Act, Addend, Epilogue, Format, Gate, GemmSpec, Order, Overflow, Scheme},
 };
 use std::ops::Range;
 
@@ -133,6 +135,68 @@ impl<E: Real> Work for Step<'_, E> {
     }
 }
 
+/// The end of sums in rows of numbers: one pass over them, and two more for an activation.
+struct Straight<'f, E> {
+    bias: Option<&'f [E]>,
+    /// From the item's first row on, and the distance between rows; both of D too.
+    residual: Option<(&'f [E], usize)>,
+    d: (*mut E, usize),
+}
+
+impl<E: Tail> Straight<'_, E> {
+    /// Finishes rows `rows`, at most [`GROUP`], and columns `cols`, whose sums lie in `x`, a row every `ld`.
+    ///
+    /// # Safety
+    /// They are the item's, and no other thread has the same elements of D.
+    unsafe fn rows(&self, rows: Range<usize>, cols: Range<usize>, act: Act, x: &mut [E], ld: usize) {
+        let x = &mut x[..rows.len() * ld];
+        let mut bias = self.bias.map(|bias| &bias[cols.clone()]);
+        if act != Act::Identity {
+            if let Some(bias) = bias.take() {
+                run_widest(x.len(), Step { x, ld, by: By::Row(bias) });
+            }
+            act::each(act, x);
+        }
+        let at = rows.start * self.d.1 + cols.start;
+        let residual = self.residual.map(|(residual, ld)| (&residual[rows.start * ld + cols.start..], ld));
+        let out = |r: usize| {
+            // SAFETY: this thread's elements of D, by the caller's promise.
+            unsafe { std::slice::from_raw_parts_mut(self.d.0.add(at + r * self.d.1), cols.len()) }
+        };
+        run_widest(cols.len(), Out { x, ld, bias, residual, out });
+    }
+}
+
+/// Rows of numbers stored, with what is added to them.
+struct Out<'w, E, F> {
+    x: &'w [E],
+    ld: usize,
+    bias: Option<&'w [E]>,
+    /// And the distance between its rows.
+    residual: Option<(&'w [E], usize)>,
+    /// Where a row goes.
+    out: F,
+}
+
+impl<'w, E: Real, F: FnMut(usize) -> &'w mut [E]> Work for Out<'w, E, F> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { x, ld, bias, residual, mut out } = self;
+        for (r, x) in x.chunks(ld).enumerate() {
+            let out = out(r);
+            let each = out.iter_mut().zip(x);
+            match (bias, residual.map(|(residual, ld)| &residual[r * ld..])) {
+                (None, None) => each.for_each(|(out, &x)| *out = x),
+                (Some(bias), None) => each.zip(bias).for_each(|((out, &x), &b)| *out = x + b),
+                (None, Some(more)) => each.zip(more).for_each(|((out, &x), &r)| *out = x + r),
+                (Some(bias), Some(more)) => {
+                    each.zip(bias).zip(more).for_each(|(((out, &x), &b), &r)| *out = (x + b) + r);
+                }
+            }
+        }
+    }
+}
+
 /// Elements of work space that `Finish::tile` needs for tiles of `ld` columns.
 pub(crate) const fn finish_len(ld: usize) -> usize {
     2 * GROUP * ld
@@ -141,14 +205,51 @@ pub(crate) const fn finish_len(ld: usize) -> usize {
 impl<E: Tail> Finish<'_, '_, E> {
     /// The item's rows of D and the distance between them, if D holds numbers of `E` in rows and is the sums.
     pub(crate) fn d_as_sums(&self) -> Option<(*mut E, usize)> {
+        if self.stage.is_some() || !self.is_plain() || self.summing.sums != Sums::Added {
+            return None;
+        }
+        self.rows_as_numbers()
+    }
+
+    /// The item's rows where they are written, and the distance between them, if that is in rows of numbers of `E`.
+    fn rows_as_numbers(&self) -> Option<(*mut E, usize)> {
         let spec = self.product.spec;
-        let lies = spec.d.order == Order::Row && spec.d.dtype() == E::DTYPE && cfg!(target_endian = "little");
-        if !lies || self.stage.is_some() || !self.is_plain() || self.summing.sums != Sums::Added {
+        if let Some(stage) = &self.stage {
+            let ld = spec.d_cols() as usize;
+            let rows = self.item.row * ld..(self.item.row + self.item.rows) * ld;
+            return Some((stage.pointer(rows), ld));
+        }
+        if spec.d.order != Order::Row || spec.d.dtype() != E::DTYPE || cfg!(not(target_endian = "little")) {
             return None;
         }
         let first = self.d_place(0, 0) * size_of::<E>();
         let d = self.product.d.pointer(first..self.product.d.bytes()).cast::<E>();
         d.is_aligned().then_some((d, spec.d.ld as usize))
+    }
+
+    /// What is added to sums, if that and where they go lie as numbers of `E` in rows, and nothing else happens to them but an
+    /// activation.
+    fn straight(&self) -> Option<Straight<'_, E>> {
+        let Product { spec, alpha, beta, .. } = *self.product;
+        let adds_c = beta != 0.0 && spec.c != Addend::None;
+        let gates = spec.epilogue.gate != Gate::None;
+        if alpha != 1.0 || adds_c || gates || self.summing.sums == Sums::Whole || spec.d.order != Order::Row {
+            return None;
+        }
+        let first = if self.item.own_bias { self.item.b * spec.n as usize } else { 0 };
+        let bias = match spec.epilogue.bias {
+            Some(dtype) => Some(numbers::lying(dtype, self.product.bias, first, spec.n as usize)?),
+            None => None,
+        };
+        let residual = match spec.epilogue.residual {
+            Some(dtype) if dtype == E::DTYPE => {
+                let rows = as_numbers(self.product.residual)?;
+                Some((rows.get(self.d_place(0, 0)..).unwrap_or(&[]), spec.d.ld as usize))
+            }
+            Some(_) => return None,
+            None => None,
+        };
+        Some(Straight { bias, residual, d: self.rows_as_numbers()? })
     }
 
     /// Whether nothing happens to the sums but that they are stored.
@@ -164,9 +265,19 @@ impl<E: Tail> Finish<'_, '_, E> {
     /// No other thread has the same elements of D.
     // Not inlined into the tiles of each instruction set: it would be compiled for all of them and gain little.
     #[inline(never)]
-    pub(crate) unsafe fn tile(&self, rows: Range<usize>, run: Range<usize>, sums: &[E], ld: usize, work: &mut [E]) {
+    pub(crate) unsafe fn tile(&self, rows: Range<usize>, run: Range<usize>, sums: &mut [E], ld: usize, work: &mut [E]) {
         let cols = self.panels.d_columns(&run);
         if cols.is_empty() {
+            return;
+        }
+        if let Some(straight) = self.straight() {
+            let act = self.product.spec.epilogue.act;
+            for (i, x) in sums.chunks_mut(GROUP * ld).enumerate().take(rows.len().div_ceil(GROUP)) {
+                let first = rows.start + i * GROUP;
+                let group = first..(first + GROUP).min(rows.end);
+                // SAFETY: passed on.
+                unsafe { straight.rows(group, cols.clone(), act, x, ld) };
+            }
             return;
         }
         if self.is_plain() && self.stage.is_none() && self.product.spec.d.order == Order::Row {
@@ -401,12 +512,15 @@ pub(crate) fn store_staged<E: Real>(product: &Product<'_>, batch: usize, rows: u
         (d, spec.d.ld)
     };
     let store = Store::fused(spec.d.format, (spec.m, spec.d_cols()), ld, target, scales, product.d_global);
-    let units = rows.div_ceil(store.unit() as usize);
-    crate::threads::for_each(units, |unit| {
-        let range = store.rows_of(unit as u32);
-        let (first, end) = (range.start as usize, (range.end as usize).min(rows));
-        // SAFETY: each unit once.
-        unsafe { store.unit_of(unit as u32, &stage[first * cols..end * cols]) };
+    let units = rows.div_ceil(store.unit() as usize) as u32;
+    let shares = parts(units, (rows * cols) as u64);
+    crate::threads::for_each(shares, |share| {
+        for unit in units_of(share, shares, units) {
+            let range = store.rows_of(unit);
+            let (first, end) = (range.start as usize, (range.end as usize).min(rows));
+            // SAFETY: each unit once.
+            unsafe { store.unit_of(unit, &stage[first * cols..end * cols]) };
+        }
     });
     if is_transposed {
         // SAFETY: as above; nothing else uses D or `codes` now.

@@ -24,7 +24,7 @@ use crate::{
     act::Tail,
     amx::{ROWS, Tiles},
     gemm::{
-        few::columns::{self, bytes_mut},
+        few::columns::bytes_mut,
         finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
         product::{self, Item, Product, Summing, Sums},
         side::Scaling,
@@ -33,7 +33,7 @@ use crate::{
         vnni_few_rows::varies,
     },
     kernel::{self, Disjoint, Output},
-    memory::cut,
+    memory::{cut, numbers_mut},
     simd::run_widest,
     threads,
 };
@@ -351,7 +351,7 @@ impl<E: Tail> ByTiles<E> {
         let (ends, rest) = ends.split_at_mut(BLOCK * ld);
         let is_sum = self.dot == Dot::Bf16 && !self.scaled && TypeId::of::<E>() == TypeId::of::<f32>();
         if is_sum && !self.is_turned() {
-            let sums = columns::numbers::<E>(bytes_mut(sums));
+            let sums = numbers_mut::<E>(bytes_mut(sums));
             // SAFETY: passed on.
             return unsafe { finish.tile(rows, run, sums, ld, rest) };
         }
@@ -372,7 +372,7 @@ impl<E: Tail> ByTiles<E> {
                 false => &mut sums[j * BLOCK * ld..][..BLOCK * ld],
             };
             if is_sum {
-                let numbers = columns::numbers::<E>(bytes_mut(numbers));
+                let numbers = numbers_mut::<E>(bytes_mut(numbers));
                 // SAFETY: passed on.
                 unsafe { finish.tile(some, run.clone(), numbers, ld, rest) };
                 continue;
@@ -381,7 +381,8 @@ impl<E: Tail> ByTiles<E> {
             let is_whole = self.dot != Dot::Bf16;
             let mut all = ends.chunks_exact_mut(ld);
             let ends_of = |_| all.next().expect("as many as rows");
-            run_widest(ld, End { sums: numbers, ld, is_whole, rows: row_factors, by: column_factors, ends: ends_of });
+            let (sums, rows, by) = (numbers, &*row_factors, &*column_factors);
+            run_widest(ld, End { sums, ld, is_whole, excess: None, rows, by, ends: ends_of });
             // SAFETY: passed on.
             unsafe { finish.tile(some, run.clone(), ends, ld, rest) };
         }

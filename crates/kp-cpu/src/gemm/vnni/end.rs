@@ -9,6 +9,8 @@ pub(crate) struct End<'w, E, F> {
     pub(crate) ld: usize,
     /// Whether sums are i32, not f32.
     pub(crate) is_whole: bool,
+    /// What each column of whole sums has too much, if anything.
+    pub(crate) excess: Option<&'w [u32]>,
     pub(crate) rows: &'w [E],
     pub(crate) by: &'w [E],
     /// Where a row goes, as many numbers as there are columns.
@@ -18,15 +20,20 @@ pub(crate) struct End<'w, E, F> {
 impl<'w, E: Real, F: FnMut(usize) -> &'w mut [E]> Work for End<'w, E, F> {
     #[inline(always)]
     fn run(self) {
-        let Self { sums, ld, is_whole, rows, by, mut ends } = self;
+        let Self { sums, ld, is_whole, excess, rows, by, mut ends } = self;
+        let whole = |sum: i32| {
+            if size_of::<E>() == size_of::<f32>() { E::from_f32(sum as f32) } else { E::from_f64(f64::from(sum)) }
+        };
         for (r, (&row, sums)) in rows.iter().zip(sums.chunks(ld)).enumerate() {
             let all = ends(r)[..by.len()].iter_mut().zip(&sums[..by.len()]).zip(by);
-            if is_whole && size_of::<E>() == size_of::<f32>() {
-                all.for_each(|((end, &sum), &by)| *end = E::from_f32(sum as i32 as f32) * (row * by));
-            } else if is_whole {
-                all.for_each(|((end, &sum), &by)| *end = E::from_f64(f64::from(sum as i32)) * (row * by));
-            } else {
-                all.for_each(|((end, &sum), &by)| *end = E::from_f32(f32::from_bits(sum)) * (row * by));
+            match excess {
+                _ if !is_whole => {
+                    all.for_each(|((end, &sum), &by)| *end = E::from_f32(f32::from_bits(sum)) * (row * by));
+                }
+                None => all.for_each(|((end, &sum), &by)| *end = whole(sum as i32) * (row * by)),
+                Some(excess) => all.zip(excess).for_each(|(((end, &sum), &by), &excess)| {
+                    *end = whole(sum.wrapping_sub(excess) as i32) * (row * by);
+                }),
             }
         }
     }

@@ -155,7 +155,8 @@ pub(super) struct InPlace<'t> {
 }
 
 impl InPlace<'_> {
-    /// The sums of rows `rows` and panel `p` in `sums`, rows of a panel's width.
+    /// The sums of rows `rows` and panel `p` in `sums`, rows of a panel's width. Of panels that are read as they lie, the row after
+    /// the last is what each column has too much.
     pub(super) fn sums(&self, rows: Range<usize>, p: usize, sums: &mut [i32]) {
         let columns = self.panels.columns(p);
         let is_turned = self.way == Way::Columns;
@@ -164,7 +165,7 @@ impl InPlace<'_> {
         let place = self.way.place(self.rows, rows.start);
         // Tiles of nearly equal height, two at least of panels: the first of them does little else than bring codes near.
         let tiles = tall.div_ceil(tile::MOST).max(if is_turned { 1 } else { 2 });
-        let mut counts = Counts([[0; 16]; SIDE]);
+        let mut counts = is_turned.then_some(Counts([[0; 16]; SIDE]));
         for first in (0..self.k).step_by(self.depth) {
             let inner = first..(first + self.depth).min(self.k);
             let wanted = self.wanted_after(p, &inner);
@@ -183,21 +184,20 @@ impl InPlace<'_> {
                 let ahead = wanted.part(q * tiles + t, squares * tiles, inner.len() / 4);
                 let sums = &mut sums[(q * SIDE + some.start) * SIDE..(q * SIDE + some.end) * SIDE];
                 // Columns are counted once.
-                let counted = if is_turned && q == t % squares { some.clone() } else { 0..0 };
+                let counted = counts.as_mut().filter(|_| q == t % squares).map(|counts| &mut counts.0[some.clone()]);
+                let counted = counted.unwrap_or(&mut []);
                 // SAFETY: whoever made A ready was promised the features.
-                unsafe { self.loops[some.len() - 1](codes, panel, ahead, first == 0, sums, &mut counts.0[counted]) };
+                unsafe { self.loops[some.len() - 1](codes, panel, ahead, first == 0, sums, counted) };
             }
         }
-        // SAFETY: as above.
-        unsafe {
-            if is_turned {
+        if let Some(counts) = counts {
+            // SAFETY: as above.
+            unsafe {
                 let more = total(&counts);
                 sums.chunks_exact_mut(SIDE * SIDE).for_each(|square| turn(square, &more));
-            } else {
-                let (sums, ones) = sums.split_at_mut(rows.len() * SIDE);
-                let ones: [i32; SIDE] = (*ones).try_into().expect("the sums of a row of ones");
-                add_row(&ones.map(|sum| sum.wrapping_mul(-128)), sums);
             }
+        } else {
+            sums[rows.len() * SIDE..].iter_mut().for_each(|sum| *sum = sum.wrapping_mul(128));
         }
     }
 
@@ -292,14 +292,6 @@ fn total(counts: &Counts) -> [i32; SIDE] {
         }
     }
     more
-}
-
-/// Adds a row to each.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn add_row(row: &[i32; SIDE], sums: &mut [i32]) {
-    for sums in sums.as_chunks_mut::<SIDE>().0 {
-        sums.iter_mut().zip(row).for_each(|(sum, more)| *sum = sum.wrapping_add(*more));
-    }
 }
 
 /// Makes a square of [`SIDE`] columns of sums rows, and adds `more` to each.

@@ -390,6 +390,10 @@ impl<E: Tail> Tiles<E> {
             factors.iter_mut().for_each(|factor| *factor *= unit);
         }
         let is_whole = matches!(self.loops, Loops::Whole(_));
+        let excess = |i: usize| match self.way {
+            Way::Panels => Some(&all_sums[(i * held + rows.len()) * width..][..width]),
+            Way::Packed | Way::Columns => None,
+        };
         if let Some((d, d_ld)) = finish.d_as_sums() {
             for (i, p) in run.clone().enumerate() {
                 let columns = self.panels.columns(p);
@@ -400,7 +404,8 @@ impl<E: Tail> Tiles<E> {
                     // SAFETY: this task's elements of D, by the caller's promise.
                     unsafe { std::slice::from_raw_parts_mut(d.add(first), columns.len()) }
                 };
-                run_widest(width, End { sums, ld: width, is_whole, rows: &factors[..rows.len()], by, ends });
+                let (excess, rows) = (excess(i), &factors[..rows.len()]);
+                run_widest(width, End { sums, ld: width, is_whole, excess, rows, by, ends });
             }
             return;
         }
@@ -411,7 +416,8 @@ impl<E: Tail> Tiles<E> {
                 let by = &column_factors[i * width..][..width];
                 let mut all = ends.chunks_exact_mut(ld);
                 let ends = |_| &mut all.next().expect("as many as rows")[i * width..];
-                run_widest(width, End { sums, ld: width, is_whole, rows: &factors[group.clone()], by, ends });
+                let (excess, rows) = (excess(i), &factors[group.clone()]);
+                run_widest(width, End { sums, ld: width, is_whole, excess, rows, by, ends });
             }
             let group = rows.start + group.start..rows.start + group.end;
             // SAFETY: passed on.
