@@ -101,11 +101,13 @@ pub(crate) struct State<'s, R> {
 }
 
 impl<R: Arith> State<'_, R> {
-    /// Forgets all keys.
-    pub(crate) fn clear(&mut self) {
-        self.max.fill(-R::INFINITY);
-        self.sum.fill(R::ZERO);
-        self.acc.fill(R::ZERO);
+    /// Forgets all keys that `rows` rows have seen.
+    pub(crate) fn clear(&mut self, rows: usize) {
+        let (all, width) = (self.max.len(), self.acc.len() / self.max.len());
+        let rows = rows.next_multiple_of(PANEL).min(all);
+        self.max[..rows].fill(-R::INFINITY);
+        self.sum[..rows].fill(R::ZERO);
+        self.acc[..rows * width].fill(R::ZERO);
     }
 }
 
@@ -145,9 +147,18 @@ impl<R: Arith, I: Turns<R>, const MR: usize, const LV: usize> Work for Chunk<'_,
             Task::Keys(keys) if few => few_rows::<I, R, MR, LV>(inputs, tile, keys, room, state),
             Task::Keys(keys) => many_rows::<I, R, MR, LV>(inputs, tile, keys, room, state),
             Task::Merge(other) => merge::<I, R>(state, other, tile.rows, few, inputs.dims.v_width),
-            Task::Finish(panel, factors) => finish::<I, R>(inputs.dims, few, room, state, panel, factors),
+            Task::Finish(panel, factors) => {
+                let lanes = lanes(tile.rows - panel * PANEL);
+                finish::<I, R>(inputs.dims, (few, lanes), room, state, panel, factors);
+            }
         }
     }
+}
+
+/// Lanes of a panel that has the first of `rows` rows.
+#[inline(always)]
+fn lanes(rows: usize) -> usize {
+    rows.min(PANEL).next_multiple_of(LANES)
 }
 
 /// One product, not inlined: every one of a kernel is the same code.
@@ -168,16 +179,17 @@ fn load_rows<I: Turns<R>, R: Arith>(inputs: &Inputs<'_, R>, tile: &Tile<'_>, few
         }
         return;
     }
-    for panel in 0..tile.rows.div_ceil(PANEL) {
+    for first in (0..tile.rows).step_by(PANEL) {
+        let lanes = lanes(tile.rows - first);
         // Room for keys, which are not there yet.
-        for out in room.k.chunks_exact_mut(ld) {
+        for out in room.k.chunks_exact_mut(ld).take(lanes) {
             match rows.next() {
                 Some(row) => inputs.q.read(tile.sequence.query(row.query), row.head, &mut out[..qk_width]),
                 None => out.fill(R::ZERO),
             }
         }
-        let out = &mut room.q[panel * qk_width * PANEL..];
-        turn::<I, R>((room.k, ld), (PANEL, qk_width), inputs.scale, (out, PANEL));
+        let out = &mut room.q[first * qk_width..];
+        turn::<I, R>((room.k, ld), (lanes, qk_width), inputs.scale, (out, PANEL));
     }
 }
 
@@ -202,7 +214,7 @@ fn many_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
         let mut finite = None;
         for first in (0..tile.rows).step_by(PANEL) {
             let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), (start, end)) else { continue };
-            let lanes = panel.rows.len().next_multiple_of(LANES);
+            let lanes = lanes(panel.rows.len());
             multiply::<I, R, MR, LV>(Product {
                 rows: panel.keys,
                 terms: qk,
@@ -452,7 +464,7 @@ fn merge<I: Isa, R: Arith>(state: &mut State<'_, R>, other: &State<'_, R>, rows:
 #[inline(always)]
 fn finish<I: Turns<R>, R: Arith>(
     dims: Dims,
-    few: bool,
+    (few, lanes): (bool, usize),
     room: &mut Room<'_, R>,
     state: &mut State<'_, R>,
     panel: usize,
@@ -467,11 +479,9 @@ fn finish<I: Turns<R>, R: Arith>(
     }
     let acc = &mut state.acc[panel * width * PANEL..(panel + 1) * width * PANEL];
     for acc in acc.as_chunks_mut::<PANEL>().0 {
-        for lane in 0..PANEL {
-            acc[lane] *= factors[lane];
-        }
+        acc[..lanes].iter_mut().zip(factors).for_each(|(acc, &factor)| *acc *= factor);
     }
-    turn::<I, R>((acc, PANEL), (width, PANEL), R::ONE, (room.v, ld));
+    turn::<I, R>((acc, PANEL), (width, lanes), R::ONE, (room.v, ld));
 }
 
 const _: () = assert!(PANEL.is_multiple_of(SOFT) && PANEL == BLOCK && CHUNK.is_multiple_of(BLOCK));

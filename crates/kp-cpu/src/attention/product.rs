@@ -59,7 +59,7 @@ impl<R: Arith, I: Vectors<R>, const MR: usize, const LV: usize> Work for Multipl
     #[inline(always)]
     fn run(self) {
         let mut p = self.product;
-        const { assert!(LANES.is_multiple_of(I::N)) };
+        const { assert!(LANES.is_multiple_of(I::N) && MR.is_multiple_of(2)) };
         if p.rows == 0 || p.lanes == 0 {
             return;
         }
@@ -81,6 +81,12 @@ impl<R: Arith, I: Vectors<R>, const MR: usize, const LV: usize> Work for Multipl
             unsafe { column::<I, R, MR, LV>(&mut p, lane) };
             lane += LV * I::N;
         }
+        // One vector alone would wait for its own sums.
+        while LV > 2 && lane + 2 * I::N <= p.lanes {
+            // SAFETY: as above.
+            unsafe { column::<I, R, MR, 2>(&mut p, lane) };
+            lane += 2 * I::N;
+        }
         while lane < p.lanes {
             // SAFETY: as above.
             unsafe { column::<I, R, MR, 1>(&mut p, lane) };
@@ -100,7 +106,12 @@ unsafe fn column<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(p: &
         // SAFETY: the caller's promise.
         unsafe { block::<I, R, MR, LV>(p, first, lane) };
     }
-    for row in whole..p.rows {
+    let pairs = whole..p.rows - p.rows % 2;
+    for first in pairs.clone().step_by(2) {
+        // SAFETY: the caller's promise.
+        unsafe { block::<I, R, 2, LV>(p, first, lane) };
+    }
+    for row in pairs.end..p.rows {
         // SAFETY: the caller's promise.
         unsafe { block::<I, R, 1, LV>(p, row, lane) };
     }

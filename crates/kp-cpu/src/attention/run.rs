@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     kernel::{Output, input, optional},
+    memory::as_numbers_mut,
     numbers,
     simd::Baseline,
     threads::{self, Deal},
@@ -216,7 +217,7 @@ impl<'a, R: Compiled> Run<'a, R> {
 
     fn compute(&self, tile: &Tile<'_>, chunk: usize, room: &mut Room<'_, R>, state: &mut State<'_, R>) {
         let keys = (chunk * CHUNK).max(tile.first)..((chunk + 1) * CHUNK).min(tile.end);
-        state.clear();
+        state.clear(tile.rows);
         self.run(tile, room, state, Task::Keys(keys));
     }
 
@@ -240,12 +241,12 @@ impl<'a, R: Compiled> Run<'a, R> {
                 if tile.rows == 0 {
                     continue;
                 }
-                state.clear();
                 self.run(&tile, &mut room, &mut state, Task::Load);
                 let mut chunks = chunks(&tile);
                 // To take the first chunk into what has seen nothing changes no bit, but a zero's sign.
-                if let Some(chunk) = chunks.next() {
-                    self.compute(&tile, chunk, &mut room, &mut state);
+                match chunks.next() {
+                    Some(chunk) => self.compute(&tile, chunk, &mut room, &mut state),
+                    None => state.clear(tile.rows),
                 }
                 for chunk in chunks {
                     self.compute(&tile, chunk, &mut room, &mut other);
@@ -262,7 +263,7 @@ impl<'a, R: Compiled> Run<'a, R> {
         let (of_unit, of_slot) = unsafe {
             (|unit| self.scratch.state(&self.shape, unit), |slot| self.scratch.state(&self.shape, units + slot))
         };
-        (0..units).for_each(|unit| of_unit(unit).clear());
+        (0..units).for_each(|unit| of_unit(unit).clear(self.shape.tiling.tile));
         let mut work = (0..units).flat_map(|unit| chunks(&self.tile(unit)).map(move |chunk| (unit, chunk)));
         let mut wave = [(0, 0); MAX_WAVE];
         loop {
@@ -320,13 +321,24 @@ impl<'a, R: Compiled> Run<'a, R> {
                 let first = rows.first(tile.sequence.query(row.query), row.head) * bytes;
                 // SAFETY: a row of O has one owner.
                 let place = unsafe { self.o.part(first..first + rows.dim * bytes) };
-                numbers::write(rows.dtype, &out[..rows.dim], place, 0, Overflow::Saturate);
+                let out = &out[..rows.dim];
+                if rows.dtype == R::DTYPE
+                    && let Some(place) = as_numbers_mut(&mut *place)
+                {
+                    place.copy_from_slice(out);
+                } else {
+                    numbers::write(rows.dtype, out, place, 0, Overflow::Saturate);
+                }
             }
         }
     }
 
     /// Writes a row's log-sum-exp, and answers what its sums are to be multiplied by.
     fn end(&self, tile: &Tile<'_>, i: usize, state: &State<'_, R>) -> R {
+        // Without a sink sums are counted from their own maximum, so that nothing shrinks.
+        if self.sinks.is_empty() && !self.spec.lse && state.sum[i] != R::ZERO {
+            return R::ONE / state.sum[i];
+        }
         let row = tile.row(i);
         let unit = R::from_f64(LOG2_E);
         let sink: R = if self.sinks.is_empty() {
