@@ -17,7 +17,7 @@ use crate::{
     numbers::{self, Real},
     simd::{run_widest_in, vector::Wide},
 };
-use divide::{Divide, Divisor, Largest, Quantiles, Range};
+use divide::{Bytes, Divide, Divisor, Largest, Quantiles, Range};
 use kp_hal::{
     DType,
     op::{Format, Overflow, ScaleLayout, ScaleRule, Scheme},
@@ -144,31 +144,57 @@ impl<'a> Store<'a> {
             return;
         }
         let inner = (self.format.block().1 as usize).min(cols.max(1));
+        let mut of_next = Share { next, numbers: x.len().max(1), done: 0 };
+        // SAFETY: passed on.
+        if inner == cols && self.unit() == 1 && unsafe { self.row_as_bytes(i, x, &mut of_next) } {
+            return;
+        }
         // As many blocks as fill a tile, or one that takes several.
         let span = (TILE / inner).clamp(1, BLOCKS) * inner;
         let mut divisors = [Divisor::new(1.0, 0.0); BLOCKS];
         let mut tile = [R::ZERO; TILE];
-        let (mut done, of_next) = (0, |numbers: usize| numbers * next.len() / x.len().max(1));
         for first in (0..cols).step_by(span) {
             let span = first..(first + span).min(cols);
             let divisors = &mut divisors[..span.len().div_ceil(inner)];
             // SAFETY: a unit has its own scales.
             unsafe {
-                self.divisors((i, (first / inner) as u32), rows().map(|(_, x)| &x[span.clone()]), inner, divisors)
+                let x = rows().map(|(_, x)| &x[span.clone()]);
+                self.divisors::<R, BLOCKS>((i, (first / inner) as u32), x, inner, divisors);
             };
             for (row, x) in rows() {
                 for (t, x) in x[span.clone()].chunks(TILE).enumerate() {
                     let tile = &mut tile[..x.len()];
                     // In two parts: a processor asks for a dozen lines at a time, and for more it waits.
-                    let (half, all) = (done + tile.len() / 2, done + tile.len());
                     let dtype = self.divide(x, inner, divisors, tile);
-                    fetch_ahead(&next[of_next(done)..of_next(half)]);
+                    of_next.fetch(tile.len() / 2);
                     self.put(dtype, tile, row, first + t * TILE);
-                    fetch_ahead(&next[of_next(half)..of_next(all)]);
-                    done = all;
+                    of_next.fetch(tile.len() - tile.len() / 2);
                 }
             }
         }
+    }
+
+    /// Stores row `i`, which has one scale, as signed bytes, straight from its numbers; `false` if it must go through tiles.
+    ///
+    /// # Safety
+    /// As [`Self::unit_of`].
+    unsafe fn row_as_bytes<R: Real>(&self, i: u32, x: &[R], of_next: &mut Share<'_>) -> bool {
+        let is_plain = self.format.dtype == DType::I8 && !self.format.has_zero() && !self.streams;
+        let Some(x) = R::floats(x).filter(|_| is_plain) else { return false };
+        let mut by = [Divisor::new(1.0, 0.0)];
+        // SAFETY: a unit has its own rows and scales.
+        let row = unsafe {
+            self.divisors::<f32, 1>((i, 0), std::iter::once(x), x.len(), &mut by);
+            self.row(i)
+        };
+        if !by[0].is_quick() {
+            return false;
+        }
+        for (x, out) in x.chunks(TILE).zip(row.chunks_mut(TILE)) {
+            run_widest_in(x.len(), Bytes { x, by: by[0], out });
+            of_next.fetch(x.len());
+        }
+        true
     }
 
     /// Divides `x` to numbers that `put` rounds to codes, as which type it says.
@@ -235,12 +261,12 @@ impl<'a> Store<'a> {
         unsafe { self.codes.part(first..first + bytes) }
     }
 
-    /// The divisors of the blocks of `inner` columns from `place` on, in all of `rows`: of scales computed and stored, or
+    /// The divisors of at most `N` blocks of `inner` columns from `place` on, in all of `rows`: of scales computed and stored, or
     /// given.
     ///
     /// # Safety
     /// No other thread has the same blocks.
-    unsafe fn divisors<'x, R: Real>(
+    unsafe fn divisors<'x, R: Real, const N: usize>(
         &self,
         place: (u32, u32),
         rows: impl Iterator<Item = &'x [R]>,
@@ -259,12 +285,12 @@ impl<'a> Store<'a> {
             }
             return;
         }
-        let (mut lows, mut highs) = ([0.0; BLOCKS], [0.0; BLOCKS]);
+        let (mut lows, mut highs) = ([0.0; N], [0.0; N]);
         let (lows, highs) = (&mut lows[..out.len()], &mut highs[..out.len()]);
         for x in rows {
             if self.format.has_zero() { range(x, inner, lows, highs) } else { largest(x, inner, highs) }
         }
-        let (mut scales, mut zeros) = ([0.0; BLOCKS], [0.0; BLOCKS]);
+        let (mut scales, mut zeros) = ([0.0; N], [0.0; N]);
         let (scales, zeros) = (&mut scales[..out.len()], &mut zeros[..out.len()]);
         if self.format.has_zero() {
             let range = numbers::largest(self.format.dtype);
@@ -299,6 +325,22 @@ impl<'a> Store<'a> {
                 }
             }
         }
+    }
+}
+
+/// What is read after some numbers, brought near in shares as these are stored.
+struct Share<'n> {
+    next: &'n [u8],
+    numbers: usize,
+    done: usize,
+}
+
+impl Share<'_> {
+    /// The share of `numbers` more.
+    fn fetch(&mut self, numbers: usize) {
+        let at = |numbers: usize| numbers * self.next.len() / self.numbers;
+        fetch_ahead(&self.next[at(self.done)..at(self.done + numbers)]);
+        self.done += numbers;
     }
 }
 

@@ -7,7 +7,10 @@
 
 use super::TILE;
 use crate::{
-    numbers::{narrow::nf4_steps, small::sticky},
+    numbers::{
+        narrow::nf4_steps,
+        small::{encode_integer, sticky},
+    },
     rows::{largest_of, spread},
     simd::{
         Isa, WorkIn,
@@ -173,6 +176,33 @@ impl<const Z: bool> WorkIn for Divide<'_, Z> {
                 }
             }
         }
+    }
+}
+
+/// Divides `x` by one divisor, without a zero point, to signed bytes of a symmetric range: no −128.
+pub(super) struct Bytes<'a> {
+    pub(super) x: &'a [f32],
+    pub(super) by: Divisor,
+    pub(super) out: &'a mut [u8],
+}
+
+impl WorkIn for Bytes<'_> {
+    #[inline(always)]
+    fn run_in<I: Isa>(self) {
+        let Self { x, by, out } = self;
+        let code = |quotient: f32| encode_integer(quotient, -127.0, 127.0) as u8;
+        let each = x.iter().zip(out);
+        match by.way {
+            Way::Product => each.for_each(|(&x, out)| *out = code(product(x, by.inverse))),
+            _ => each.for_each(|(&x, out)| *out = code(side::<I>(x, by.inverse, by.high, by.low))),
+        }
+    }
+}
+
+impl Divisor {
+    /// Whether [`Bytes`] may divide by it.
+    pub(super) fn is_quick(&self) -> bool {
+        self.way != Way::Slow
     }
 }
 
