@@ -8,7 +8,8 @@ onnx and onnxruntime take part if they are installed.
 From the text of the hundred sentences of examples/embed to vectors of length 1, tokenizing included, one sentence after the other and all of
 them given at once. A rival given all may sort them by length and cut them into batches as suits it best; every size is timed and the fastest
 counts. Each is timed before and after kp, and the mean of both medians counts. How close a rival comes to PyTorch's vectors in f32 is
-printed, since 8 bits are not the same to all: kp's `int8` has weights of 8 bits, `w8a8` activations too, as the rivals'.
+printed, since 8 bits are not the same to all: kp's `int8` has weights of 8 bits, `w8a8` activations too, as the rivals', and `int8q8` rounds
+activations within products, a scale for each 32 of them.
 """
 
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile, time
@@ -83,7 +84,7 @@ def rivals(model_dir, folder, threads):
 
         found["f32"] |= {"onnxruntime": session(plain), "onnxruntime fused": session(fused)}
         found["int8"] |= {"onnxruntime": session(codes)}
-    found["w8a8"] = found["int8"]
+    found["w8a8"] = found["int8q8"] = found["int8"]
     return found
 
 

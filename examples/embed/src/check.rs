@@ -26,7 +26,7 @@ impl Precision {
         match self {
             Self::F32 => 0.9999,
             Self::Bf16 => 0.999,
-            Self::Int8 => 0.99,
+            Self::Int8 | Self::Int8Q8 => 0.99,
             Self::W8A8 => 0.98,
             Self::Int4 => 0.95,
             // Nothing is promised of it.

@@ -17,8 +17,8 @@ struct Args {
     /// The sentences; with more than one, how alike each two are.
     #[arg(required_unless_present_any = ["check", "time"])]
     sentences: Vec<String>,
-    /// What the matrices of the layers are stored as: f32, bf16, int8, w8a8, int4, or a format with scales, such as
-    /// e2m1@nv or i4@g32/f16 (with --check and --time: only this one, not the five).
+    /// What the matrices of the layers are stored as: f32, bf16, int8, int8q8, w8a8, int4, or a format with scales,
+    /// such as e2m1@nv or i4@g32/f16 (with --check and --time: only this one, not the six).
     #[arg(long)]
     weights: Option<Precision>,
     /// The device, as KP_DEVICE names it: a backend, `backend:index`, or part of a device's name.

@@ -14,7 +14,7 @@ use kp_core::{
 };
 use kp_hal::{
     DType,
-    op::{Act, Format, NormKind, Scheme},
+    op::{Acc, Act, Format, NormKind, Scheme},
 };
 use std::{
     fmt,
@@ -47,6 +47,8 @@ pub enum Precision {
     Int8,
     /// The same, and so is what each product takes in, row by row.
     W8A8,
+    /// As [`Precision::Int8`], and a product may round what it takes in to bytes on the way ([`Acc::F32Q8`]).
+    Int8Q8,
     /// 4-bit integers, an f16 scale and an 8-bit zero point per 16 numbers: 5.5 bits a number.
     Int4,
     /// Any format that can be quantized to.
@@ -55,7 +57,7 @@ pub enum Precision {
 
 impl Precision {
     /// Those that have a name and a bar, most exact first.
-    pub const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::Int8, Self::W8A8, Self::Int4];
+    pub const ALL: [Self; 6] = [Self::F32, Self::Bf16, Self::Int8, Self::Int8Q8, Self::W8A8, Self::Int4];
 
     /// Type of activations.
     fn activations(self) -> DType {
@@ -66,7 +68,7 @@ impl Precision {
     fn matrices(self) -> Option<Format> {
         match self {
             Self::F32 | Self::Bf16 => None,
-            Self::Int8 | Self::W8A8 => Some(formats::INT8_ROW),
+            Self::Int8 | Self::Int8Q8 | Self::W8A8 => Some(formats::INT8_ROW),
             Self::Int4 => Some(INT4),
             Self::Other(format) => Some(format),
         }
@@ -79,6 +81,7 @@ impl fmt::Display for Precision {
             Self::F32 => f.pad("f32"),
             Self::Bf16 => f.pad("bf16"),
             Self::Int8 => f.pad("int8"),
+            Self::Int8Q8 => f.pad("int8q8"),
             Self::W8A8 => f.pad("w8a8"),
             Self::Int4 => f.pad("int4"),
             Self::Other(format) => f.pad(&format.to_string()),
@@ -94,7 +97,8 @@ impl FromStr for Precision {
         let named = Self::ALL.into_iter().find(|precision| precision.to_string() == text);
         let format = || text.parse().ok().filter(|format: &Format| format.scale_dtype().is_some()).map(Self::Other);
         named.or_else(format).ok_or_else(|| {
-            "expected f32, bf16, int8, w8a8, int4 or a format with scales, such as e2m1@nv or i4@g32/f16".to_owned()
+            "expected f32, bf16, int8, int8q8, w8a8, int4 or a format with scales, such as e2m1@nv or i4@g32/f16"
+                .to_owned()
         })
     }
 }
@@ -125,6 +129,8 @@ struct Dense {
     bias: Tensor,
     /// What its input is quantized to, if it is.
     input: Option<Format>,
+    /// What sums are kept in, if not in the usual.
+    acc: Option<Acc>,
 }
 
 /// A weight and a bias of a norm.
@@ -228,7 +234,7 @@ impl MiniLm {
         for layer in &self.layers {
             let seen = layer.qkv.attend(&x, &sequences)?;
             let attended = layer.attended.add_norm(&seen, &x, &layer.attended_norm)?.0;
-            let wide = layer.wide.gelu(&attended)?;
+            let wide = layer.wide.gelu(&attended, layer.narrow.input)?;
             let how;
             (x, how) = layer.narrow.add_norm(&wide, &attended, &layer.narrow_norm)?;
             product = how.to_string();
@@ -252,15 +258,21 @@ impl MiniLm {
 }
 
 impl Dense {
-    fn new(weight: &Tensor, bias: Tensor, input: Option<Format>) -> anyhow::Result<Self> {
+    fn new(weight: &Tensor, bias: Tensor, precision: Precision) -> anyhow::Result<Self> {
+        let input = (precision == Precision::W8A8).then_some(formats::INT8_ROW);
+        let acc = (precision == Precision::Int8Q8).then_some(Acc::F32Q8);
         let left = input.map_or(bias.dtype(), |input| input.dtype);
-        Ok(Self { right: weight.t().pack(left)?, bias, input })
+        Ok(Self { right: weight.t().pack(left)?, bias, input, acc })
     }
 
     /// `x · weightᵀ + bias`, and what follows.
     fn times(&self, x: &Tensor, epilogue: Epilogue<'_>) -> kp_hal::Result<Tensor> {
-        let codes = self.input.map(|format| x.quantize(format)).transpose()?;
-        codes.as_ref().unwrap_or(x).matmul_with(&self.right, Epilogue { bias: Some(&self.bias), ..epilogue })
+        // What made it may have quantized it already.
+        let codes = self.input.filter(|&input| x.format() != input).map(|input| x.quantize(input)).transpose()?;
+        codes
+            .as_ref()
+            .unwrap_or(x)
+            .matmul_with(&self.right, Epilogue { bias: Some(&self.bias), acc: self.acc, ..epilogue })
     }
 
     /// What each token gathers from those of its sentence, where this makes queries, keys and values.
@@ -272,8 +284,9 @@ impl Dense {
         head(0)?.attention(&head(1)?, &head(2)?, &options)?.reshape(&[tokens, HIDDEN])
     }
 
-    fn gelu(&self, x: &Tensor) -> kp_hal::Result<Tensor> {
-        self.times(x, Epilogue { act: Act::Gelu, ..Epilogue::default() })
+    /// The same, activated, and quantized to `out` as it is stored, if to anything.
+    fn gelu(&self, x: &Tensor, out: Option<Format>) -> kp_hal::Result<Tensor> {
+        self.times(x, Epilogue { act: Act::Gelu, out, ..Epilogue::default() })
     }
 
     /// Adds what it makes of `x` to the tokens, normalized, and tells how its product came to be.
@@ -327,13 +340,13 @@ impl Reader<'_> {
             None => weight.cast(self.precision.activations())?,
         };
         let bias = self.joined(names, "bias")?.cast(self.precision.activations())?;
-        Dense::new(&weight, bias, (self.precision == Precision::W8A8).then_some(formats::INT8_ROW))
+        Dense::new(&weight, bias, self.precision)
     }
 
     /// The same with codes chosen in view of `inputs`; the bias makes up for the mean of what they lose.
     fn rounded(&self, names: &[String], format: Format, inputs: &Tensor) -> anyhow::Result<Dense> {
         let Rounded { weight, shift } = self.joined(names, "weight")?.quantize_for(format, inputs)?;
-        Dense::new(&weight, self.joined(names, "bias")?.add(&shift)?, None)
+        Dense::new(&weight, self.joined(names, "bias")?.add(&shift)?, self.precision)
     }
 
     fn layer(&self, index: usize) -> anyhow::Result<Layer> {
@@ -361,7 +374,7 @@ impl Reader<'_> {
             let attended = self.rounded(&attended, format, &seen)?;
             let tokens = attended.add_norm(&seen, &x, &attended_norm)?.0;
             let wide = self.rounded(&wide, format, &tokens)?;
-            let bent = wide.gelu(&tokens)?;
+            let bent = wide.gelu(&tokens, None)?;
             let narrow = self.rounded(&narrow, format, &bent)?;
             x = narrow.add_norm(&bent, &tokens, &narrow_norm)?.0;
             layers.push(Layer { qkv, attended, attended_norm, wide, narrow, narrow_norm });
