@@ -29,6 +29,7 @@ pub(crate) mod product;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod rounded;
 pub(crate) mod side;
+mod straight;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni;
