@@ -17,7 +17,7 @@
 use super::paired::{self, UNIT};
 use super::{
     chunk::{Inputs, base},
-    fours::{CHUNK, Chunk, EIGHT, FOUR, LD, Order, PAGE, arrange, settle},
+    fours::{CHUNK, Chunk, FOUR, LD, Order, arrange, settle, together},
     places::{Dims, Places, Rows, lse_index},
     plan::{SOURCES, floors},
     product::LANES,
@@ -49,6 +49,9 @@ use std::{
 /// The kernel for decoding on processors with AVX-512.
 pub(crate) struct Avx512Decode;
 
+/// Bytes that the rows of a step have at most, of all heads that are read together.
+const STEP: usize = 32 << 10;
+
 /// Splits there are at least, if there are so many chunks: enough to keep the threads of a large machine busy to the end.
 const SPLITS: usize = 64;
 
@@ -63,6 +66,7 @@ impl Kernel<Attention> for Avx512Decode {
                 ^ source_hash(include_bytes!("avx512_decode.rs"))
                 ^ source_hash(include_bytes!("fours.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("widened.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("ahead.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("paired.rs")).rotate_left(3)
         }
     }
@@ -181,11 +185,12 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(Code { spec, in_turn, .. }: &Code) -> Self {
-        let kv_heads = spec.kv_heads as usize;
-        // In turn, four rows of a page, and as many that were asked for, are what the first cache has room for.
-        let row_bits = spec.qk_dim * spec.kv.dtype.bits();
-        let most = if *in_turn { (8 * PAGE / row_bits as usize).max(1) } else { kv_heads };
+    fn new(Code { spec, in_turn, by_pairs }: &Code) -> Self {
+        let (kv_heads, dims) = (spec.kv_heads as usize, Dims::new(spec));
+        // In turn the rows of a step, and as many that were asked for, are what the first cache has room for.
+        let step_bits =
+            together(spec.kv.dtype, &dims, *by_pairs) * spec.qk_dim as usize * spec.kv.dtype.bits() as usize;
+        let most = if *in_turn { (8 * STEP / step_bits.max(1)).max(1) } else { kv_heads };
         let heads = match spec.layout {
             HeadLayout::Bshd => (1..=most.min(kv_heads)).rfind(|heads| kv_heads.is_multiple_of(*heads)).unwrap_or(1),
             HeadLayout::Bhsd => 1,
@@ -193,7 +198,7 @@ impl Shape {
         let sets = spec.batch as usize * kv_heads / heads.max(1);
         let chunks = (spec.kv_len as usize).div_ceil(CHUNK).max(1);
         Self {
-            dims: Dims::new(spec),
+            dims,
             group: (spec.q_heads / spec.kv_heads.max(1)) as usize,
             heads,
             sets,
@@ -390,10 +395,10 @@ impl Run<'_> {
     ) {
         let Shape { heads, group, dims, .. } = self.shape;
         let (k, v, start) = (&self.inputs.k, &self.inputs.v, keys.start);
-        let order = match (self.in_turn, PAIRS) {
-            (false, _) => Order::of_pages(keys.len(), k.row_bytes()),
-            (true, false) => Order::in_turn(keys.len(), FOUR),
-            (true, true) => Order::in_turn(keys.len(), EIGHT),
+        let order = if self.in_turn {
+            Order::in_turn(keys.len(), together(k.rows.dtype, &dims, PAIRS))
+        } else {
+            Order::of_pages(keys.len(), k.row_bytes())
         };
         let chunk = Chunk::new(tile, keys, [k, v], (first_head, heads, group), order, room.zeros);
         // Rounded numbers of Q are not multiplied by anything before they meet K.

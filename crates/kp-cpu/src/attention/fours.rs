@@ -3,10 +3,10 @@
 #[cfg(target_arch = "x86_64")]
 use super::paired::{Bf16Pairs, E4m3Pairs, E5m2Pairs, Paired};
 use super::{
-    places::Source,
+    ahead::{Ahead, Lines},
+    places::{Dims, Source},
     product::LANES,
     sight::Tile,
-    soon::{LINE, prefetch},
     widened::{Bf16s, E4m3s, E5m2s, F16s, F32s, Widened},
 };
 use crate::{memory::numbers_mut, numbers};
@@ -19,10 +19,9 @@ pub(super) const CHUNK: usize = 256;
 /// Numbers from a row's scores to the next one's: of many rows the same keys' are not in one set of the cache.
 pub(super) const LD: usize = CHUNK + LANES;
 
-/// Rows that meet those of a query together.
+/// Rows that meet those of a query together: of sixteen pages four, in turn as many as [`together`] says.
 pub(super) const FOUR: usize = 4;
-
-/// And in pairs, so that sums are loaded and stored half as often; 16 rows of 8 heads leave too little of the first cache.
+pub(super) const TWO: usize = 2;
 pub(super) const EIGHT: usize = 8;
 
 /// Rows of the query that meet them in registers.
@@ -31,7 +30,7 @@ const TOGETHER: usize = 4;
 /// Bytes of a page, within which a processor fetches ahead.
 pub(super) const PAGE: usize = 4096;
 
-/// How far ahead memory is asked for, in bytes: 8 to 32 kilobytes are alike on Zen 5, one is too little.
+/// How far ahead of a step memory is asked for, in bytes: 8 to 32 kilobytes are alike on Zen 5, one is too little.
 const AHEAD: usize = 8 << 10;
 
 /// The same in rows, at most.
@@ -123,29 +122,69 @@ pub(super) struct Chunk<'c, 'a> {
     zeros: &'c [u8],
 }
 
+/// Rows of K or V of a head that meet those of a query together.
+#[derive(Clone, Copy)]
+pub(super) struct Few<'r, const N: usize> {
+    /// Where those of the first head begin, and how many bytes after that this one's.
+    at: &'r [*const u8; N],
+    after: usize,
+    /// Bytes of each.
+    bytes: usize,
+}
+
+impl<'r, const N: usize> Few<'r, N> {
+    /// # Safety
+    /// There are so many bytes so far after each, for `'r`.
+    #[inline(always)]
+    unsafe fn new(at: &'r [*const u8; N], after: usize, bytes: usize) -> Self {
+        Self { at, after, bytes }
+    }
+
+    /// The first `count` rows, and zeros for the others.
+    #[inline(always)]
+    fn only<'s>(self, count: usize, zeros: &'s [u8], at: &'s mut [*const u8; N]) -> Few<'s, N>
+    where
+        'r: 's,
+    {
+        assert!(self.bytes <= zeros.len());
+        *at = *self.at;
+        at[count..].fill(zeros.as_ptr().wrapping_sub(self.after));
+        Few { at, ..self }
+    }
+
+    /// Where the first one begins.
+    fn first(&self) -> *const u8 {
+        self.at[0].wrapping_add(self.after)
+    }
+
+    /// Units of each.
+    #[inline(always)]
+    pub(super) fn units<U>(&self) -> usize {
+        self.bytes / size_of::<U>()
+    }
+
+    /// Units from unit `at` of a row on.
+    ///
+    /// # Safety
+    /// There are so many rows, and the row has `MANY` units from there on; units are bytes.
+    #[inline(always)]
+    pub(super) unsafe fn some<U, const MANY: usize>(&self, row: usize, at: usize) -> &'r [U; MANY] {
+        const { assert!(align_of::<U>() == 1) };
+        debug_assert!(row < N && at + MANY <= self.units::<U>());
+        // SAFETY: the promises here and of `new`.
+        unsafe { &*self.at.get_unchecked(row).wrapping_add(self.after + at * size_of::<U>()).cast() }
+    }
+}
+
 /// How rows of K or V of a type, `N` of them at a time, a multiple of [`FOUR`], meet those of a query.
 pub(super) trait Meets {
-    /// Some numbers of a row, as they are stored.
-    type Unit;
+    /// Products of rows of Q, one after the other, with rows of K: to the front of `s` and each multiple of [`LD`]. As many
+    /// lines are asked for as are read, a few at a time.
+    fn dots<const ROWS: usize, const N: usize>(q: &[f32], k: &Few<'_, N>, s: &mut [f32], soon: Lines);
 
-    /// Whether as much of what comes soon is asked for as is read, a little at a time. Of numbers of 16 bits that reads a
-    /// fifth faster on Zen 5 than all of it before, of f32 a tenth slower.
-    const ASKS: bool;
-
-    /// The whole units of some bytes.
-    fn cut(row: &[u8]) -> &[Self::Unit];
-
-    /// Products of rows of Q, one after the other, with rows of K: to the front of `s` and each multiple of [`LD`].
-    fn dots<const ROWS: usize, const N: usize>(q: &[f32], k: &[&[Self::Unit]; N], s: &mut [f32], soon: &mut Ahead<'_>);
-
-    /// Adds rows of V times their weights, from `place` on of each row of weights, to rows of sums.
-    fn add<const ROWS: usize, const N: usize>(
-        s: &[f32],
-        place: usize,
-        v: &[&[Self::Unit]; N],
-        acc: &mut [f32],
-        soon: &mut Ahead<'_>,
-    );
+    /// Adds rows of V times their weights, from `place` on of each row of weights, to rows of sums; lines are asked for as
+    /// there.
+    fn add<const ROWS: usize, const N: usize>(s: &[f32], place: usize, v: &Few<'_, N>, acc: &mut [f32], soon: Lines);
 }
 
 /// Runs `$body` with how rows of a source meet those of Q, as numbers, and whether rows are whole units; where they are not,
@@ -171,9 +210,9 @@ macro_rules! as_numbers {
     }};
 }
 
-/// The same in pairs of bf16, of the types that there are for.
+/// The same in pairs of bf16, for the types that there are.
 macro_rules! as_pairs {
-    ($source:expr, $Rows:ident => $body:expr) => {{
+    ($dtype:expr, $Rows:ident => $body:expr) => {{
         #[cfg(target_arch = "x86_64")]
         macro_rules! of {
             ($codes:ident) => {{
@@ -182,15 +221,26 @@ macro_rules! as_pairs {
             }};
         }
         #[cfg(target_arch = "x86_64")]
-        match $source.rows.dtype {
+        match $dtype {
             DType::Bf16 => of!(Bf16Pairs),
             DType::E4m3 => of!(E4m3Pairs),
             DType::E5m2 => of!(E5m2Pairs),
             dtype => unreachable!("{dtype} is not planned in pairs"),
         }
         #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("planned for AVX-512, not {:?}", $source.rows.dtype)
+        unreachable!("planned for AVX-512, not {:?}", $dtype)
     }};
+}
+
+/// How many meet in turn. The more there are, the less often sums are loaded and stored. But a step, the rows of all heads of
+/// as many tokens, should take little of the first cache: f32 of 16 heads of 128 is read faster by two than by four, bf16 by
+/// four than by eight.
+pub(super) fn together(dtype: DType, dims: &Dims, pairs: bool) -> usize {
+    match dtype {
+        _ if pairs => as_pairs!(dtype, Rows => Rows::TOGETHER),
+        DType::F32 if dims.qk == dims.qk_width && dims.v == dims.v_width => TWO,
+        _ => FOUR,
+    }
 }
 
 impl<'c, 'a> Chunk<'c, 'a> {
@@ -210,18 +260,21 @@ impl<'c, 'a> Chunk<'c, 'a> {
         let any = [k, v].map(|source| source.of_heads(tile.sequence.key(keys.start), first_head, heads).as_ptr());
         let mut rows = [any[0]; 2 * CHUNK + AHEAD_ROWS];
         rows[values..2 * values].fill(any[1]);
-        let in_turn = Order::in_turn(next.len(), order.wide);
+        let (in_turn, asks) = (Order::in_turn(next.len(), order.wide), order.wide < LANES);
         for (source, keys, order, begin) in
             [(k, keys.clone(), &order, 0), (v, keys.clone(), &order, values), (k, next, &in_turn, 2 * values)]
         {
             for (at, token, many) in tile.sequence.stretches(keys) {
                 for i in 0..many {
-                    rows[begin + order.place(at + i)] =
-                        source.of_heads((token.0, token.1 + i), first_head, heads).as_ptr();
+                    let token = (token.0, token.1 + i);
+                    rows[begin + order.place(at + i)] = source.of_heads(token, first_head, heads).as_ptr();
+                    if asks && source.scales_rows() {
+                        source.ask_for_scales(token, first_head, heads);
+                    }
                 }
             }
         }
-        let ahead = (order.apart == 1).then_some(ahead);
+        let ahead = asks.then_some(ahead);
         let [k_bytes, v_bytes] = [k, v].map(|source| [source.rows.head, source.rows.dim].map(|n| source.bits(n) / 8));
         Self { tile, keys, k, v, first_head, heads, group, order, rows, values, k_bytes, v_bytes, ahead, zeros }
     }
@@ -230,9 +283,12 @@ impl<'c, 'a> Chunk<'c, 'a> {
     #[inline(always)]
     pub(super) fn scores<const PAIRS: bool>(&self, q: &[f32], factor: f32, room: &mut [u8], s: &mut [f32]) {
         if PAIRS {
-            as_pairs!(self.k, Rows => self.scores_by::<Rows, true, EIGHT>(q, room, s));
+            as_pairs!(self.k.rows.dtype, Rows => self.scores_by::<Rows, true, { Rows::TOGETHER }>(q, room, s));
         } else {
-            as_numbers!(self.k, Rows LIE => self.scores_by::<Rows, LIE, FOUR>(q, room, s));
+            match self.order.wide {
+                TWO => self.scores_by::<Widened<F32s>, true, TWO>(q, room, s),
+                _ => as_numbers!(self.k, Rows LIE => self.scores_by::<Rows, LIE, FOUR>(q, room, s)),
+            }
         }
         self.scale(self.k, factor, s);
     }
@@ -242,29 +298,42 @@ impl<'c, 'a> Chunk<'c, 'a> {
     pub(super) fn add_values<const PAIRS: bool>(&self, s: &mut [f32], room: &mut [u8], acc: &mut [f32]) {
         self.scale(self.v, 1.0, s);
         if PAIRS {
-            as_pairs!(self.v, Rows => {
+            as_pairs!(self.v.rows.dtype, Rows => {
                 for s in s.as_chunks_mut::<LD>().0 {
                     Rows::pack(s);
                 }
-                self.add_values_by::<Rows, true, EIGHT>(s, room, acc);
+                self.add_values_by::<Rows, true, { Rows::TOGETHER }>(s, room, acc);
             });
         } else {
-            as_numbers!(self.v, Rows LIE => self.add_values_by::<Rows, LIE, FOUR>(s, room, acc));
+            match self.order.wide {
+                TWO => self.add_values_by::<Widened<F32s>, true, TWO>(s, room, acc),
+                _ => as_numbers!(self.v, Rows LIE => self.add_values_by::<Rows, LIE, FOUR>(s, room, acc)),
+            }
         }
     }
 
     #[inline(always)]
     fn scores_by<M: Meets, const LIE: bool, const N: usize>(&self, q: &[f32], room: &mut [u8], s: &mut [f32]) {
+        let (group, width) = (self.group, self.k.rows.dim.next_multiple_of(LANES));
         let mut soon = self.soon(0, [self.k_bytes[1], self.v_bytes[1]]);
         for step in 0..self.order.steps() {
-            let places = self.order.places(step);
             for head in 0..self.heads {
-                for place in places.clone().step_by(N) {
-                    let k = self.some::<M, LIE, N>((self.k, self.k_bytes), place, head, room);
-                    if !M::ASKS {
-                        soon.ask((N * self.k_bytes[1]).div_ceil(LINE));
+                let (q, s) = (&q[head * group * width..], &mut s[head * group * LD..]);
+                for place in self.order.places(step).step_by(N) {
+                    let mut own = [std::ptr::null(); N];
+                    let k = self.few::<LIE, N>((self.k, self.k_bytes), (place, head), room, &mut own);
+                    let (mut lines, mut row) = (Self::next::<LIE, N>(&mut soon, self.k_bytes[1], &k), 0);
+                    while row < group {
+                        let (q, s) = (&q[row * width..], &mut s[row * LD + place..]);
+                        row += if row + TOGETHER <= group {
+                            M::dots::<TOGETHER, N>(q, &k, s, lines);
+                            TOGETHER
+                        } else {
+                            M::dots::<1, N>(q, &k, s, lines);
+                            1
+                        };
+                        lines = Lines::none(k.first());
                     }
-                    self.dots::<M, N>(&k, q, (place, head), s, &mut soon);
                 }
             }
         }
@@ -272,21 +341,31 @@ impl<'c, 'a> Chunk<'c, 'a> {
 
     #[inline(always)]
     fn add_values_by<M: Meets, const LIE: bool, const N: usize>(&self, s: &[f32], room: &mut [u8], acc: &mut [f32]) {
+        let (group, width) = (self.group, self.v.rows.dim.next_multiple_of(LANES));
         let mut soon = self.soon(self.values, [self.v_bytes[1], self.k_bytes[1]]);
         for step in 0..self.order.steps() {
-            let places = self.order.places(step);
             for head in 0..self.heads {
-                for place in places.clone().step_by(N) {
-                    let mut v = self.some::<M, LIE, N>((self.v, self.v_bytes), self.values + place, head, room);
-                    // A weight of 0 would not take away what is infinite.
-                    let zeros = M::cut(self.zeros);
-                    for v in v.iter_mut().skip(self.order.count(place)) {
-                        *v = &zeros[..v.len()];
+                let (s, acc) = (&s[head * group * LD..], &mut acc[head * group * width..]);
+                for place in self.order.places(step).step_by(N) {
+                    let (mut own, mut some) = ([std::ptr::null(); N], [std::ptr::null(); N]);
+                    let mut v = self.few::<LIE, N>((self.v, self.v_bytes), (self.values + place, head), room, &mut own);
+                    let count = self.order.count(place);
+                    if count < N {
+                        // A weight of 0 would not take away what is infinite.
+                        v = v.only(count, self.zeros, &mut some);
                     }
-                    if !M::ASKS {
-                        soon.ask((N * self.v_bytes[1]).div_ceil(LINE));
+                    let (mut lines, mut row) = (Self::next::<LIE, N>(&mut soon, self.v_bytes[1], &v), 0);
+                    while row < group {
+                        let (s, acc) = (&s[row * LD..], &mut acc[row * width..]);
+                        row += if row + TOGETHER <= group {
+                            M::add::<TOGETHER, N>(s, place, &v, acc, lines);
+                            TOGETHER
+                        } else {
+                            M::add::<1, N>(s, place, &v, acc, lines);
+                            1
+                        };
+                        lines = Lines::none(v.first());
                     }
-                    self.add::<M, N>(&v, s, (place, head), acc, &mut soon);
                 }
             }
         }
@@ -296,149 +375,79 @@ impl<'c, 'a> Chunk<'c, 'a> {
     /// of the other one.
     #[inline(always)]
     fn soon(&self, begin: usize, bytes: [usize; 2]) -> Ahead<'_> {
-        let Some(ahead) = self.ahead else { return Ahead::NOTHING };
-        let of_row = bytes.map(|bytes| (self.heads * bytes).div_ceil(LINE));
-        Ahead { rows: &self.rows[begin + ahead..], of_row, until: self.values.saturating_sub(ahead), ..Ahead::NOTHING }
+        let of_row = bytes.map(|bytes| self.heads * bytes);
+        let (rows, until) = match self.ahead {
+            Some(ahead) => (&self.rows[begin + ahead..], self.values.saturating_sub(ahead)),
+            None => ([].as_slice(), 0),
+        };
+        Ahead::of(rows, until, of_row)
     }
 
-    /// Some rows of a head: where they lie, or as numbers that are filled up with zeros.
+    /// What is asked for while `N` rows of a head, of so many bytes, are read: at once if they are not read as they lie.
     #[inline(always)]
-    fn some<'r, M: Meets, const LIE: bool, const N: usize>(
-        &self,
-        (source, [first, bytes]): (&Source<'_>, [usize; 2]),
-        at: usize,
-        head: usize,
-        room: &'r mut [u8],
-    ) -> [&'r [M::Unit]; N]
-    where
-        'a: 'r,
-        'c: 'r,
-    {
-        let mut some = [[].as_slice(); N];
+    fn next<const LIE: bool, const N: usize>(soon: &mut Ahead<'_>, bytes: usize, rows: &Few<'_, N>) -> Lines {
         if LIE {
-            let rows: &[*const u8; N] = self.rows[at..].first_chunk().expect("a step has as many places");
-            for (out, row) in some.iter_mut().zip(rows) {
-                // SAFETY: `new` found the rows of all heads where they are said to be.
-                *out = M::cut(unsafe { std::slice::from_raw_parts(row.add(head * first), bytes) });
-            }
-            return some;
+            return soon.next(N * bytes, rows.first());
+        }
+        soon.ask(N * bytes);
+        Lines::none(rows.first())
+    }
+
+    /// Some rows of a head, from place `at` on: where they lie, or as numbers that are filled up with zeros.
+    #[inline(always)]
+    fn few<'r, const LIE: bool, const N: usize>(
+        &'r self,
+        (source, [first, bytes]): (&Source<'_>, [usize; 2]),
+        (at, head): (usize, usize),
+        room: &'r mut [u8],
+        own: &'r mut [*const u8; N],
+    ) -> Few<'r, N> {
+        if LIE {
+            let rows = self.rows[at..].first_chunk().expect("a step has as many places");
+            // SAFETY: `new` found the rows of all heads where they are said to be.
+            return unsafe { Few::new(rows, head * first, bytes) };
         }
         let (dim, width) = (source.rows.dim, source.rows.dim.next_multiple_of(LANES));
-        for (i, row) in room.chunks_exact_mut(4 * width).take(N).enumerate() {
+        for (i, (row, own)) in room.chunks_exact_mut(4 * width).zip(&mut *own).enumerate() {
             let key = self.order.key(at % self.values + i).min(self.keys.len() - 1);
             let first = source.rows.first(self.tile.sequence.key(self.keys.start + key), self.first_head + head);
+            *own = row.as_ptr();
             let row = numbers_mut::<f32>(row);
             numbers::read(source.rows.dtype, source.codes, first, &mut row[..dim]);
             row[dim..].fill(0.0);
         }
-        let room: &'r [u8] = room;
-        for (out, row) in some.iter_mut().zip(room.chunks_exact(4 * width)) {
-            *out = M::cut(row);
-        }
-        some
+        // SAFETY: there are as many, just written.
+        unsafe { Few::new(own, 0, 4 * width) }
     }
 
     /// Multiplies what `s` has at each place by a factor and by what scales the row there.
     #[inline(always)]
     fn scale(&self, source: &Source<'_>, factor: f32, s: &mut [f32]) {
-        if !source.is_scaled() {
+        if !source.scales_rows() {
+            let factor = factor * source.scale::<f32>((0, 0), 0);
             if factor != 1.0 {
                 s.iter_mut().for_each(|s| *s *= factor);
             }
             return;
         }
-        for (head, s) in s.chunks_exact_mut(self.group * LD).enumerate() {
-            let mut scales = [factor; CHUNK];
-            for (at, token, many) in self.tile.sequence.stretches(self.keys.clone()) {
-                let of_rows = source.scales(token, self.first_head + head);
-                for (i, scale) in of_rows.take(many).enumerate() {
-                    scales[self.order.place(at + i)] *= scale;
+        for place in (0..self.order.end()).step_by(LANES) {
+            let count = self.order.count(place).min(LANES);
+            let mut tokens = [(0, 0); LANES];
+            for (i, token) in tokens.iter_mut().enumerate() {
+                let key = self.order.key(place + i).min(self.keys.len() - 1);
+                *token = self.tile.sequence.key(self.keys.start + key);
+            }
+            for first in (0..self.heads).step_by(LANES) {
+                let heads = LANES.min(self.heads - first);
+                let mut scales = source.scales(&tokens, self.first_head + first, heads);
+                for (head, scales) in scales[..heads].iter_mut().enumerate() {
+                    scales[count..].fill(1.0_f32.to_bits());
+                    for row in 0..self.group {
+                        let s = &mut s[((first + head) * self.group + row) * LD + place..][..LANES];
+                        s.iter_mut().zip(&*scales).for_each(|(s, &scale)| *s *= factor * f32::from_bits(scale));
+                    }
                 }
             }
-            for s in s.as_chunks_mut::<LD>().0 {
-                s[..CHUNK].iter_mut().zip(&scales).for_each(|(s, scale)| *s *= scale);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn dots<M: Meets, const N: usize>(
-        &self,
-        k: &[&[M::Unit]; N],
-        q: &[f32],
-        (place, head): (usize, usize),
-        s: &mut [f32],
-        soon: &mut Ahead<'_>,
-    ) {
-        let width = self.k.rows.dim.next_multiple_of(LANES);
-        let (q, s) = (&q[head * self.group * width..], &mut s[head * self.group * LD + place..]);
-        let (mut row, mut nothing) = (0, Ahead::NOTHING);
-        while row < self.group {
-            let soon = if row == 0 { &mut *soon } else { &mut nothing };
-            let (q, s) = (&q[row * width..], &mut s[row * LD..]);
-            row += if row + TOGETHER <= self.group {
-                M::dots::<TOGETHER, N>(q, k, s, soon);
-                TOGETHER
-            } else {
-                M::dots::<1, N>(q, k, s, soon);
-                1
-            };
-        }
-    }
-
-    #[inline(always)]
-    fn add<M: Meets, const N: usize>(
-        &self,
-        v: &[&[M::Unit]; N],
-        s: &[f32],
-        (place, head): (usize, usize),
-        acc: &mut [f32],
-        soon: &mut Ahead<'_>,
-    ) {
-        let width = self.v.rows.dim.next_multiple_of(LANES);
-        let (s, acc) = (&s[head * self.group * LD..], &mut acc[head * self.group * width..]);
-        let (mut row, mut nothing) = (0, Ahead::NOTHING);
-        while row < self.group {
-            let soon = if row == 0 { &mut *soon } else { &mut nothing };
-            let (s, acc) = (&s[row * LD..], &mut acc[row * width..]);
-            row += if row + TOGETHER <= self.group {
-                M::add::<TOGETHER, N>(s, place, v, acc, soon);
-                TOGETHER
-            } else {
-                M::add::<1, N>(s, place, v, acc, soon);
-                1
-            };
-        }
-    }
-}
-
-/// Lines of rows that are read later, in the order in which they lie, all heads of a token: four tokens of a head at a time
-/// took a third longer on Zen 5.
-pub(super) struct Ahead<'r> {
-    rows: &'r [*const u8],
-    /// The next line, and how many are left of its row.
-    at: *const u8,
-    lines: usize,
-    /// Lines of each of the first rows, and after so many of those of the others.
-    of_row: [usize; 2],
-    until: usize,
-    row: usize,
-}
-
-impl Ahead<'_> {
-    const NOTHING: Self = Self { rows: &[], at: std::ptr::null(), lines: 0, of_row: [0; 2], until: 0, row: 0 };
-
-    /// Asks for the next lines, if there are any.
-    #[inline(always)]
-    pub(super) fn ask(&mut self, lines: usize) {
-        for _ in 0..lines {
-            if self.lines == 0 {
-                let Some(row) = self.rows.get(self.row) else { return };
-                (self.at, self.lines) = (*row, self.of_row[usize::from(self.row >= self.until)]);
-                self.row += 1;
-            }
-            prefetch::<1>(self.at);
-            (self.at, self.lines) = (self.at.wrapping_add(LINE), self.lines - 1);
         }
     }
 }
@@ -446,11 +455,11 @@ impl Ahead<'_> {
 /// Makes numbers of rows of Q what pairs of K meet, in their place.
 #[inline(always)]
 pub(super) fn arrange(k: &Source<'_>, q: &mut [f32]) {
-    as_pairs!(k, Rows => Rows::arrange(q));
+    as_pairs!(k.rows.dtype, Rows => Rows::arrange(q));
 }
 
 /// Brings sums of values that were made in pairs into their order.
 #[inline(always)]
 pub(super) fn settle(v: &Source<'_>, acc: &mut [f32]) {
-    as_pairs!(v, Rows => Rows::settle(acc));
+    as_pairs!(v.rows.dtype, Rows => Rows::settle(acc));
 }

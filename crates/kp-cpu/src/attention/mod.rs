@@ -1,5 +1,6 @@
 //! The kernels of `attention`, best first.
 
+mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod amx_bf16;
 #[cfg(target_arch = "x86_64")]

@@ -10,7 +10,8 @@
 //! Limits: 64 numbers at a time; weights are rounded to bf16; numbers below 2⁻¹²⁶ count as 0.
 
 use super::{
-    fours::{Ahead, CHUNK, FOUR, LD, Meets},
+    ahead::Lines,
+    fours::{CHUNK, EIGHT, FOUR, Few, LD, Meets},
     product::LANES,
     soon::LINE,
     turn::Turns,
@@ -43,6 +44,9 @@ const OF_TWO: usize = 2 * PAIRS;
 pub(super) struct Paired<C>(PhantomData<fn() -> C>);
 
 impl<C: Coded> Paired<C> {
+    /// Rows that meet those of a query together; 16 rows of bytes took longer than 8.
+    pub(super) const TOGETHER: usize = if size_of::<C::Unit>() > UNIT { FOUR } else { EIGHT };
+
     /// Rounds numbers of Q to bf16, each unit's to where its pairs are met: the front half of each row.
     #[inline(always)]
     pub(super) fn arrange(q: &mut [f32]) {
@@ -76,29 +80,22 @@ impl<C: Coded> Paired<C> {
 }
 
 impl<C: Coded> Meets for Paired<C> {
-    type Unit = C::Unit;
-    const ASKS: bool = true;
-
     #[inline(always)]
-    fn cut(row: &[u8]) -> &[Self::Unit] {
-        C::cut(row)
-    }
-
-    #[inline(always)]
-    fn dots<const ROWS: usize, const N: usize>(q: &[f32], k: &[&[Self::Unit]; N], s: &mut [f32], soon: &mut Ahead<'_>) {
-        let units = k[0].len();
+    fn dots<const ROWS: usize, const N: usize>(q: &[f32], k: &Few<'_, N>, s: &mut [f32], mut soon: Lines) {
+        let units = k.units::<C::Unit>();
         let (q, mut rows) = (q.as_chunks::<{ PAIRS * LANES }>().0, [[].as_slice(); ROWS]);
         for row in 0..ROWS {
             rows[row] = &q[2 * row * units..][..units];
         }
         let s = &mut s[..(ROWS - 1) * LD + N];
-        for (at, k) in k.as_chunks::<FOUR>().0.iter().enumerate() {
-            let k = k.map(|k| &k[..units]);
+        for first in (0..N).step_by(FOUR) {
             let mut sums = [[<Avx512 as Vectors<f32>>::splat(0.0); FOUR]; ROWS];
             for unit in 0..units {
                 for i in 0..FOUR {
                     soon.ask(size_of::<C::Unit>() / LINE);
-                    let k = C::pairs(&k[i][unit]);
+                    // SAFETY: there are as many, of as many bytes.
+                    let [k] = unsafe { k.some(first + i, unit) };
+                    let k = C::pairs(k);
                     for row in 0..ROWS {
                         for half in 0..PAIRS {
                             let q = <Avx512 as Vectors<f32>>::load(&rows[row][unit][half * LANES..]);
@@ -109,7 +106,7 @@ impl<C: Coded> Meets for Paired<C> {
             }
             for row in 0..ROWS {
                 let sums = <Avx512 as Turns<f32>>::four_sums(sums[row]);
-                s[row * LD + at * FOUR..][..FOUR].copy_from_slice(&sums);
+                s[row * LD + first..][..FOUR].copy_from_slice(&sums);
             }
         }
     }
@@ -118,12 +115,11 @@ impl<C: Coded> Meets for Paired<C> {
     fn add<const ROWS: usize, const N: usize>(
         s: &[f32],
         place: usize,
-        v: &[&[Self::Unit]; N],
+        v: &Few<'_, N>,
         acc: &mut [f32],
-        soon: &mut Ahead<'_>,
+        mut soon: Lines,
     ) {
-        let units = v[0].len();
-        let v = v.map(|v| &v[..units]);
+        let units = v.units::<C::Unit>();
         let acc = &mut acc.as_chunks_mut::<UNIT>().0[..ROWS * units];
         let s = &s[place / 2..][..(ROWS - 1) * LD + N / 2];
         for unit in 0..units {
@@ -135,7 +131,9 @@ impl<C: Coded> Meets for Paired<C> {
             }
             for two in 0..N / 2 {
                 soon.ask(2 * size_of::<C::Unit>() / LINE);
-                let v = C::of_two([&v[2 * two][unit], &v[2 * two + 1][unit]]);
+                // SAFETY: there are as many, of as many bytes.
+                let ([a], [b]) = unsafe { (v.some(2 * two, unit), v.some(2 * two + 1, unit)) };
+                let v = C::of_two([a, b]);
                 for row in 0..ROWS {
                     let weights = <Avx512 as Vectors<f32>>::splat(s[row * LD + two]);
                     for at in 0..OF_TWO {
@@ -185,9 +183,6 @@ fn times_plus(a: __m512, b: __m512i, sums: __m512) -> __m512 {
 pub(super) trait Coded {
     type Unit;
 
-    /// The whole units of some bytes.
-    fn cut(row: &[u8]) -> &[Self::Unit];
-
     /// Pairs of numbers of a row.
     fn pairs(codes: &Self::Unit) -> [__m512i; PAIRS];
 
@@ -206,11 +201,6 @@ pub(super) enum Bf16Pairs {}
 
 impl Coded for Bf16Pairs {
     type Unit = [u8; 2 * UNIT];
-
-    #[inline(always)]
-    fn cut(row: &[u8]) -> &[Self::Unit] {
-        row.as_chunks().0
-    }
 
     #[inline(always)]
     fn pairs(codes: &Self::Unit) -> [__m512i; PAIRS] {
@@ -284,11 +274,6 @@ macro_rules! of_8_bits {
 
         impl Coded for $name {
             type Unit = [u8; UNIT];
-
-            #[inline(always)]
-            fn cut(row: &[u8]) -> &[Self::Unit] {
-                row.as_chunks().0
-            }
 
             #[inline(always)]
             fn pairs(codes: &Self::Unit) -> [__m512i; PAIRS] {

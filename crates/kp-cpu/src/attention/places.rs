@@ -1,7 +1,15 @@
 //! Where the tokens of each sequence lie, dense, padded, packed or paged.
 
-use super::{product::LANES, read::by_type};
-use crate::numbers::{self, Real, index, small};
+use super::{
+    product::LANES,
+    read::by_type,
+    soon::{LINE, prefetch},
+    turn::Turns,
+};
+use crate::{
+    numbers::{self, Real, index, small},
+    simd::Avx512,
+};
 use kp_hal::{
     DType,
     op::{AttentionSpec, Format, Kv, Lens, Scheme},
@@ -128,9 +136,9 @@ impl<'a> Source<'a> {
         rest.fill(R::ZERO);
     }
 
-    /// Whether a number scales rows.
-    pub(super) fn is_scaled(&self) -> bool {
-        matches!(self.scheme, Scheme::Tensor | Scheme::Row)
+    /// Whether each row has a number that scales it.
+    pub(super) fn scales_rows(&self) -> bool {
+        matches!(self.scheme, Scheme::Row)
     }
 
     /// The bytes of the row that begins at number `first`.
@@ -156,15 +164,35 @@ impl<'a> Source<'a> {
         self.bits(self.rows.ld) / 8
     }
 
-    /// What scales the rows of a token and of those after it, as long as they lie one after another.
+    /// What scales the rows of sixteen tokens, for each of at most as many heads: the bits of numbers.
     #[inline(always)]
-    pub(super) fn scales(&self, token: Token, head: usize) -> impl Iterator<Item = f32> {
-        let (first, step) = match self.scheme {
-            Scheme::Row => ((token.0 * self.len + token.1) * self.heads + head, self.heads),
-            _ => (0, 0),
-        };
-        let scales = self.scales.as_chunks().0;
-        (0..).map(move |i| f32::from_le_bytes(scales[first + i * step]))
+    pub(super) fn scales(&self, tokens: &[Token; LANES], head: usize, heads: usize) -> [[u32; LANES]; LANES] {
+        let (mut places, mut scales, mut end) = ([0; LANES], [[0; LANES]; LANES], 0);
+        for (place, (sequence, token)) in places.iter_mut().zip(tokens) {
+            *place = 4 * ((sequence * self.len + token) * self.heads + head);
+            end = end.max(*place + 4 * LANES);
+        }
+        if <Avx512 as Turns<f32>>::WORDS && end <= self.scales.len() {
+            <Avx512 as Turns<f32>>::words(self.scales, &places, &mut scales);
+        } else {
+            for (head, scales) in scales[..heads].iter_mut().enumerate() {
+                for (scale, place) in scales.iter_mut().zip(places) {
+                    *scale = u32::from_le_bytes(
+                        self.scales[place + 4 * head..].first_chunk().copied().expect("each row has one"),
+                    );
+                }
+            }
+        }
+        scales
+    }
+
+    /// Asks for what scales the rows of a token in some heads.
+    #[inline(always)]
+    pub(super) fn ask_for_scales(&self, (sequence, token): Token, head: usize, heads: usize) {
+        let first = 4 * ((sequence * self.len + token) * self.heads + head);
+        for at in (first..first + 4 * heads).step_by(LINE) {
+            prefetch::<2>(self.scales.as_ptr().wrapping_add(at));
+        }
     }
 
     /// What scales a row: 1 where nothing does.

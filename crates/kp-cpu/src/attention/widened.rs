@@ -1,8 +1,10 @@
 //! Rows of K and V against those of a query in f32, to which codes are widened in registers.
 
 use super::{
-    fours::{Ahead, FOUR, LD, Meets},
+    ahead::Lines,
+    fours::{FOUR, Few, LD, Meets},
     product::LANES,
+    soon::LINE,
     turn::Turns,
 };
 use crate::simd::{Avx512, vector::Vectors, widen::Widen};
@@ -12,79 +14,69 @@ use std::marker::PhantomData;
 pub(super) struct Widened<C>(PhantomData<fn() -> C>);
 
 impl<C: Codes> Meets for Widened<C> {
-    type Unit = C::Sixteen;
-    const ASKS: bool = false;
-
     #[inline(always)]
-    fn cut(row: &[u8]) -> &[Self::Unit] {
-        C::cut(row)
-    }
-
-    #[inline(always)]
-    fn dots<const ROWS: usize, const N: usize>(q: &[f32], k: &[&[Self::Unit]; N], s: &mut [f32], _: &mut Ahead<'_>) {
-        for (at, k) in k.as_chunks().0.iter().enumerate() {
-            dots::<Avx512, ROWS, C>(q, k, &mut s[at * FOUR..]);
-        }
+    fn dots<const ROWS: usize, const N: usize>(q: &[f32], k: &Few<'_, N>, s: &mut [f32], mut soon: Lines) {
+        dots::<Avx512, ROWS, N, C>(q, k, s, &mut soon);
     }
 
     #[inline(always)]
     fn add<const ROWS: usize, const N: usize>(
         s: &[f32],
         place: usize,
-        v: &[&[Self::Unit]; N],
+        v: &Few<'_, N>,
         acc: &mut [f32],
-        _: &mut Ahead<'_>,
+        mut soon: Lines,
     ) {
-        for (at, v) in v.as_chunks().0.iter().enumerate() {
-            add::<Avx512, ROWS, C>(&s[place + at * FOUR..], v, acc);
+        let vectors = v.units::<C::Sixteen>();
+        let (s, acc, mut at) = (&s[place..], &mut acc.as_chunks_mut::<LANES>().0[..ROWS * vectors], 0);
+        while at + 4 <= vectors {
+            add_columns::<Avx512, ROWS, 4, N, C>(s, v, acc, at, &mut soon);
+            at += 4;
+        }
+        while at < vectors {
+            add_columns::<Avx512, ROWS, 1, N, C>(s, v, acc, at, &mut soon);
+            at += 1;
         }
     }
 }
 
 #[inline(always)]
-fn dots<I: Turns<f32>, const ROWS: usize, C: Codes>(q: &[f32], k: &[&[C::Sixteen]; FOUR], s: &mut [f32]) {
-    let vectors = k[0].len();
+fn dots<I: Turns<f32>, const ROWS: usize, const N: usize, C: Codes>(
+    q: &[f32],
+    k: &Few<'_, N>,
+    s: &mut [f32],
+    soon: &mut Lines,
+) {
+    let vectors = k.units::<C::Sixteen>();
     let (q, mut rows) = (q.as_chunks::<LANES>().0, [[].as_slice(); ROWS]);
     for row in 0..ROWS {
         rows[row] = &q[row * vectors..][..vectors];
     }
-    let k = [&k[0][..vectors], &k[1][..vectors], &k[2][..vectors], &k[3][..vectors]];
     let mut sums = [[I::splat(0.0); FOUR]; ROWS];
     for c in 0..vectors {
-        for i in 0..FOUR {
-            let k = I::load(&C::numbers(&k[i][c]));
+        for i in 0..N {
+            soon.ask(lines::<C, 1>(i));
+            // SAFETY: there are as many, of as many bytes.
+            let [k] = unsafe { k.some(i, c) };
+            let k = I::load(&C::numbers(k));
             for row in 0..ROWS {
                 sums[row][i] = I::times_plus(I::load(&rows[row][c]), k, sums[row][i]);
             }
         }
     }
     for row in 0..ROWS {
-        s[row * LD..][..FOUR].copy_from_slice(&I::four_sums(sums[row]));
+        s[row * LD..][..N].copy_from_slice(&I::four_sums(sums[row])[..N]);
     }
 }
 
+/// Some vectors of each row of V, from vector `at` on; their sums stay in registers.
 #[inline(always)]
-fn add<I: Vectors<f32>, const ROWS: usize, C: Codes>(s: &[f32], v: &[&[C::Sixteen]; FOUR], acc: &mut [f32]) {
-    let vectors = v[0].len();
-    let acc = &mut acc.as_chunks_mut::<LANES>().0[..ROWS * vectors];
-    let mut at = 0;
-    while at + 4 <= vectors {
-        add_columns::<I, ROWS, 4, C>(s, v, acc, at);
-        at += 4;
-    }
-    while at < vectors {
-        add_columns::<I, ROWS, 1, C>(s, v, acc, at);
-        at += 1;
-    }
-}
-
-/// The same for some vectors of each row, which stay in registers.
-#[inline(always)]
-fn add_columns<I: Vectors<f32>, const ROWS: usize, const WIDE: usize, C: Codes>(
+fn add_columns<I: Vectors<f32>, const ROWS: usize, const WIDE: usize, const N: usize, C: Codes>(
     s: &[f32],
-    v: &[&[C::Sixteen]; FOUR],
+    v: &Few<'_, N>,
     acc: &mut [[f32; LANES]],
     at: usize,
+    soon: &mut Lines,
 ) {
     let vectors = acc.len() / ROWS;
     let mut sums = [[I::splat(0.0); WIDE]; ROWS];
@@ -94,9 +86,11 @@ fn add_columns<I: Vectors<f32>, const ROWS: usize, const WIDE: usize, C: Codes>(
             sums[row][wide] = I::load(&acc[wide]);
         }
     }
-    let s = &s[..(ROWS - 1) * LD + FOUR];
-    for i in 0..FOUR {
-        let v: &[C::Sixteen; WIDE] = v[i][at..].first_chunk().expect("as wide as the rows");
+    let s = &s[..(ROWS - 1) * LD + N];
+    for i in 0..N {
+        soon.ask(lines::<C, WIDE>(i));
+        // SAFETY: there are as many, of as many bytes.
+        let v: &[C::Sixteen; WIDE] = unsafe { v.some(i, at) };
         for wide in 0..WIDE {
             let v = I::load(&C::numbers(&v[wide]));
             for row in 0..ROWS {
@@ -112,12 +106,15 @@ fn add_columns<I: Vectors<f32>, const ROWS: usize, const WIDE: usize, C: Codes>(
     }
 }
 
+/// How many lines more are read with `WIDE` vectors of row `i` of four.
+const fn lines<C: Codes, const WIDE: usize>(i: usize) -> usize {
+    let bytes = WIDE * size_of::<C::Sixteen>();
+    (i + 1) * bytes / LINE - i * bytes / LINE
+}
+
 /// A type of numbers, sixteen at a time.
 pub(super) trait Codes {
     type Sixteen;
-
-    /// The whole sixteens of some bytes.
-    fn cut(row: &[u8]) -> &[Self::Sixteen];
 
     fn numbers(codes: &Self::Sixteen) -> [f32; LANES];
 }
@@ -128,11 +125,6 @@ macro_rules! codes {
 
         impl Codes for $name {
             type Sixteen = [u8; $bytes];
-
-            #[inline(always)]
-            fn cut(row: &[u8]) -> &[Self::Sixteen] {
-                row.as_chunks().0
-            }
 
             #[inline(always)]
             fn numbers($codes: &Self::Sixteen) -> [f32; LANES] {
