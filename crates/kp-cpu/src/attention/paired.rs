@@ -81,6 +81,7 @@ impl<C: Coded> Paired<C> {
 
 impl<C: Coded> Meets for Paired<C> {
     #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "rows and sums of one number belong together")]
     fn dots<const ROWS: usize, const N: usize>(q: &[f32], k: &Few<'_, N>, s: &mut [f32], mut soon: Lines) {
         let units = k.units::<C::Unit>();
         let (q, mut rows) = (q.as_chunks::<{ PAIRS * LANES }>().0, [[].as_slice(); ROWS]);

@@ -41,6 +41,7 @@ impl<C: Codes> Meets for Widened<C> {
 }
 
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "rows and sums of one number belong together")]
 fn dots<I: Turns<f32>, const ROWS: usize, const N: usize, C: Codes>(
     q: &[f32],
     k: &Few<'_, N>,
