@@ -9,20 +9,32 @@ Every rival of a row is timed before and after kp on numbers of the same distrib
 rival is the fastest. One thread is pinned to one core. Products of more than 8 rows repeat on the same operands, everything else that reads
 much goes through copies that together exceed the last-level cache, kp and its rivals alike. Rivals that arrange a constant B
 beforehand stand beside kp's products of panels, which `cast` arranges; both sides pay for that before they are timed.
+
+With `KP_CPU_WITHOUT=avx512,amx` kp does without these instructions, and so does PyTorch, as on a processor of AVX2 alone; ONNX Runtime and
+zentorch cannot be told and are left out. The records' names say so.
 """
 
 import argparse, json, os, pathlib, subprocess, sys, time
+
+WITHOUT = os.environ.get("KP_CPU_WITHOUT")
+if WITHOUT:
+    if WITHOUT != "avx512,amx":
+        sys.exit(f"KP_CPU_WITHOUT must be unset or avx512,amx, got {WITHOUT}: PyTorch has no word for other processors")
+    os.environ |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+
 import torch, torch.nn.functional as F
 import beside
 
-try:
-    import onnx, onnxruntime
-except ImportError:
-    onnxruntime = None
-try:
-    import zentorch
-except ImportError:
-    zentorch = None
+onnxruntime = zentorch = None
+if not WITHOUT:
+    try:
+        import onnx, onnxruntime
+    except ImportError:
+        pass
+    try:
+        import zentorch
+    except ImportError:
+        pass
 
 torch.set_grad_enabled(False)
 F32, BF16 = torch.float32, torch.bfloat16
@@ -461,7 +473,7 @@ def best(times):
 
 
 def measure(args, name, rows, method, threads):
-    suite = f"peers-{name}-{method}-{threads}t"
+    suite = f"peers-{name}-{method}-{threads}t" + ("-avx2" if WITHOUT else "")
     before = rivals(rows, threads)
     environment = os.environ | {"KP_DEVICE": "cpu", "KP_THREADS": str(threads)}
     options = ["--method", method, "--best", str(args.best), "--budget", args.budget]

@@ -58,7 +58,7 @@ impl Kernel<Gemm> for Avx512FewPairs {
         if !caps.has("avx512bf16") {
             return Err(Unsupported::Feature { need: "avx512bf16" });
         }
-        columns::suits(caps, p, MOST, if p.b.order == Order::Col { Order::Col } else { PANELS })?;
+        columns::suits(caps, &columns::FEATURES, p, MOST, if p.b.order == Order::Col { Order::Col } else { PANELS })?;
         for (operand, format) in [("a", p.a.format), ("b", p.b.format)] {
             if format.dtype != DType::Bf16 {
                 return Err(Unsupported::DType { operand, got: format.dtype });

@@ -50,7 +50,7 @@ impl Kernel<Gemm> for Avx512FewPanels {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        columns::suits(caps, p, MOST, Order::Panel { width: PANEL as u16, depth: 1 })?;
+        columns::suits(caps, &columns::FEATURES, p, MOST, Order::Panel { width: PANEL as u16, depth: 1 })?;
         if !matches!(p.b.dtype(), DType::F32 | DType::Bf16 | DType::F16) {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }

@@ -13,13 +13,14 @@
 
 use super::{
     few::{
-        columns::{self, BROAD, Codes, Dots, Few, HEIGHTS, MOST, Reading, Task},
+        columns::{self, BROAD, Codes, Dots, FEATURES, Few, HEIGHTS, MOST, Reading, Task},
         dots::{self, Bf16, Bytes, Columns, F16, F32, I8, Kind, LIST, List, Nibbles, STEP, Shifts, Table, U8, dots},
         lists::{self, Lists},
         unpack::{multiply, unpack},
     },
     product::{Item, Product, finishes_in_f64},
     side::Scaling,
+    vnni_few_rows::varies,
 };
 use crate::{
     act::Tail,
@@ -29,7 +30,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Format, Gemm, GemmProblem, GemmSpec, Order, Scheme},
+    op::{Format, Gemm, GemmProblem, GemmSpec, Order},
     source_hash,
 };
 use std::{marker::PhantomData, sync::Arc};
@@ -53,14 +54,14 @@ impl Kernel<Gemm> for Avx512FewRows {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        columns::suits(caps, p, MOST, Order::Col)?;
+        columns::suits(caps, &FEATURES, p, MOST, Order::Col)?;
         if kind(p.b.dtype()).is_none() {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }
         if kind(p.b.dtype()) == Some(Kind::Nibbles) && p.m > 1 {
             return Err(Unsupported::TooLarge { dim: "m", max: 1, got: p.m.into() });
         }
-        if varies(p) && !lists::can_list(&p.b, p.k) {
+        if varies(&p.b, p.k) && !lists::can_list(&p.b, p.k) {
             return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
         }
         // Four bits take so much arithmetic that several columns at once share numbers of A.
@@ -101,12 +102,6 @@ fn kind(dtype: DType) -> Option<Kind> {
         DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1 => Kind::Nibbles,
         _ => return None,
     })
-}
-
-/// Whether scales or zero points are applied within sums.
-pub(super) fn varies(spec: &GemmSpec) -> bool {
-    let format = spec.b.format;
-    format.has_zero() || format.scheme != Scheme::None && format.block().1 < spec.k
 }
 
 /// How many columns meet one row at once: as many as memory likes, unless registers are short.
@@ -180,7 +175,7 @@ impl<E> Numbers<E> {
             Kind::Nibbles => (one_row!(Nibbles), None),
         };
         let table = Box::new(table(kind, spec.b.format));
-        let varies = varies(spec);
+        let varies = varies(&spec.b, spec.k);
         let is_broad = |share: usize| (spec.b.format.block().1 as usize).is_multiple_of(share);
         let broad = kind == Kind::Nibbles && (!varies || is_broad(dots::BROAD_SHARE));
         let share = if broad { dots::BROAD_SHARE } else { dots::SHARE };

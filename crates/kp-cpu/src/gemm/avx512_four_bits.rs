@@ -5,7 +5,7 @@
 //! change along k do so at multiples of 16; sums are in another order than `packed` has, so not `batch-invariant`.
 
 use super::{
-    avx512_few_rows::{table, varies},
+    avx512_few_rows::table,
     few::{
         columns::{self, Few},
         dots::{BROAD_SHARE, Kind, SHARE, STEP, Table},
@@ -15,6 +15,7 @@ use super::{
     },
     product::{Item, Product, finishes_in_f64},
     side::Scaling,
+    vnni_few_rows::varies,
 };
 use crate::{
     kernel::{self, Disjoint},
@@ -48,11 +49,11 @@ impl Kernel<Gemm> for Avx512FourBits {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        columns::suits(caps, p, usize::MAX, Order::Col)?;
+        columns::suits(caps, &columns::FEATURES, p, usize::MAX, Order::Col)?;
         if !matches!(p.b.dtype(), DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1) {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }
-        if varies(p) && !lists::can_list(&p.b, p.k) {
+        if varies(&p.b, p.k) && !lists::can_list(&p.b, p.k) {
             return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
         }
         Ok(Variants::ONE)
@@ -71,7 +72,7 @@ impl Kernel<Gemm> for Avx512FourBits {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let varies = varies(p);
+                let varies = varies(&p.b, p.k);
                 let is_broad = !varies || (p.b.format.block().1 as usize).is_multiple_of(BROAD_SHARE);
                 let share = if is_broad { BROAD_SHARE } else { SHARE };
                 let code = Few::new(p, SET, Sets::<_, $end>::new(p, varies, share, Numbers::new(p, share)));

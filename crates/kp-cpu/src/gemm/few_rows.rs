@@ -70,8 +70,9 @@ impl Kernel<Gemm> for FewRows {
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
         let (_, memory) = Nanos::floors(caps, p);
-        // Elements of B that a core turns into numbers and multiplies, a cycle.
-        let per_cycle = [6.0, 4.0, 1.0][usize::from(variant.0).min(2)];
+        // Elements of B that a core turns into numbers and multiplies, a cycle: columns are turned one at a time.
+        let per_cycle = if p.b.order == Order::Col { [1.0, 0.8, 0.6] } else { [6.0, 4.0, 1.0] };
+        let per_cycle = per_cycle[usize::from(variant.0).min(2)];
         let elements = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k);
         let rows = 1.0 + f64::from(p.m) / 4.0;
         let compute = elements * rows / (per_cycle * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));

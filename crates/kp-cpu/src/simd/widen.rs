@@ -60,18 +60,21 @@ fn bytes(small: Small, codes: &[u8; 16]) -> [f32; 16] {
 }
 
 impl Widen for Baseline {}
-impl Widen for Avx2 {}
 
+#[cfg(not(target_arch = "x86_64"))]
+impl Widen for Avx2 {}
 #[cfg(not(target_arch = "x86_64"))]
 impl Widen for Avx512 {}
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Avx512, Widen};
+    use super::{Avx2, Avx512, Widen};
     use std::arch::x86_64::{
-        __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_cmpeq_epi16_mask, _mm256_cvtepu8_epi16, _mm256_loadu_si256,
-        _mm256_mask_mov_epi16, _mm256_set1_epi16, _mm256_slli_epi16, _mm256_srai_epi16, _mm512_cvtepu16_epi32,
-        _mm512_cvtph_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+        __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepu8_epi16,
+        _mm256_cvtph_ps, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_mul_ps, _mm256_or_si256,
+        _mm256_set1_epi16, _mm256_set1_ps, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_ps,
+        _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+        _mm512_storeu_si512,
     };
 
     /// Sixteen bytes, each in the upper half of a lane.
@@ -82,6 +85,66 @@ mod x86 {
     unsafe fn upper(codes: &[u8; 16]) -> __m256i {
         // SAFETY: sixteen bytes are there; the instructions are the caller's promise.
         unsafe { _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(_mm_loadu_si128(codes.as_ptr().cast()))) }
+    }
+
+    /// Sixteen E4M3 as f16, 256 times too small: the exponent has one bit less, and a bias 8 lower.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
+    #[inline(always)]
+    unsafe fn e4m3(codes: &[u8; 16]) -> __m256i {
+        // SAFETY: the instructions are the caller's promise.
+        unsafe {
+            let upper = upper(codes);
+            let magnitude = _mm256_set1_epi16(0x7f00);
+            let nan = _mm256_cmpeq_epi16(_mm256_and_si256(upper, magnitude), magnitude);
+            // The sign moves too, but its copy stays; what it left behind is cleared.
+            let shifted = _mm256_and_si256(_mm256_srai_epi16::<1>(upper), _mm256_set1_epi16(!0x4000));
+            _mm256_or_si256(shifted, _mm256_and_si256(nan, magnitude))
+        }
+    }
+
+    /// Sixteen f16 times a power of two.
+    ///
+    /// # Safety
+    /// The processor has AVX2 and F16C.
+    #[inline(always)]
+    unsafe fn halves_by_eights(halves: __m256i, power: f32) -> [f32; 16] {
+        let mut out = [0.0; 16];
+        // SAFETY: there is room for sixteen; the instructions are the caller's promise.
+        unsafe {
+            for (out, eight) in out
+                .as_chunks_mut::<8>()
+                .0
+                .iter_mut()
+                .zip([_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves)])
+            {
+                let numbers = _mm256_cvtph_ps(eight);
+                let numbers = if power == 1.0 { numbers } else { _mm256_mul_ps(numbers, _mm256_set1_ps(power)) };
+                _mm256_storeu_ps(out.as_mut_ptr(), numbers);
+            }
+        }
+        out
+    }
+
+    impl Widen for Avx2 {
+        #[inline(always)]
+        fn f16(codes: &[u8; 32]) -> [f32; 16] {
+            // SAFETY: only `Isa::run` of this instruction set calls this, on processors that have it; sixteen are there.
+            unsafe { halves_by_eights(_mm256_loadu_si256(codes.as_ptr().cast()), 1.0) }
+        }
+
+        #[inline(always)]
+        fn e4m3(codes: &[u8; 16]) -> [f32; 16] {
+            // SAFETY: as above.
+            unsafe { halves_by_eights(e4m3(codes), 256.0) }
+        }
+
+        #[inline(always)]
+        fn e5m2(codes: &[u8; 16]) -> [f32; 16] {
+            // SAFETY: as above.
+            unsafe { halves_by_eights(upper(codes), 1.0) }
+        }
     }
 
     /// Sixteen f16 times a power of two.
@@ -118,18 +181,10 @@ mod x86 {
             unsafe { halves(_mm256_loadu_si256(codes.as_ptr().cast()), 1.0) }
         }
 
-        /// The exponent has one bit less than that of f16, and a bias 8 lower.
         #[inline(always)]
         fn e4m3(codes: &[u8; 16]) -> [f32; 16] {
             // SAFETY: as above.
-            unsafe {
-                let upper = upper(codes);
-                let magnitude = _mm256_set1_epi16(0x7f00);
-                let nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(upper, magnitude), magnitude);
-                // The sign moves too, but its copy stays; what it left behind is cleared.
-                let shifted = _mm256_and_si256(_mm256_srai_epi16::<1>(upper), _mm256_set1_epi16(!0x4000));
-                halves(_mm256_mask_mov_epi16(shifted, nan, magnitude), 256.0)
-            }
+            unsafe { halves(e4m3(codes), 256.0) }
         }
 
         #[inline(always)]

@@ -28,12 +28,18 @@ pub(crate) const MOST: usize = 8;
 /// What the loops in f32 use; VBMI for 8-bit floats and codes of 4 bits.
 pub(crate) const FEATURES: [&str; 5] = ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi"];
 
-/// Whether `p` suits the loops in f32, whatever B's type and scales are: at most `most` rows, and B in `order`.
+/// Whether `p` suits loops in f32 of `features`, whatever B's type and scales are: at most `most` rows, and B in `order`.
 ///
 /// # Errors
 /// The first part that does not.
-pub(crate) fn suits(caps: &Caps, p: &GemmProblem, most: usize, order: Order) -> std::result::Result<(), Unsupported> {
-    if let Some(need) = FEATURES.into_iter().find(|feature| !caps.has(feature)) {
+pub(crate) fn suits(
+    caps: &Caps,
+    features: &[&'static str],
+    p: &GemmProblem,
+    most: usize,
+    order: Order,
+) -> std::result::Result<(), Unsupported> {
+    if let Some(&need) = features.iter().find(|feature| !caps.has(feature)) {
         return Err(Unsupported::Feature { need });
     }
     if p.m as usize > most {

@@ -60,9 +60,11 @@ impl<'s, 'a> Lists<'s, 'a> {
     /// # Safety
     /// The processor has AVX-512 F, BW and VL.
     pub(crate) unsafe fn scales(&self, o: usize, out: &mut [f32]) {
-        let dtype = self.side.matrix.format.scale_dtype().expect("it has scales");
         // SAFETY: the caller's promise.
-        unsafe { self.list((dtype, self.side.scales), o, 1.0, out) }
+        let read = |dtype, src: &[u8], at, out: &mut [f32]| unsafe { read(dtype, src, at, out) };
+        // SAFETY: as above.
+        let spread = |out: &mut [f32], first, times| unsafe { spread(out, first, times) };
+        self.list(self.scale_codes(), o, 1.0, out, read, spread);
     }
 
     /// The zero points alike; 0 past the end.
@@ -71,7 +73,25 @@ impl<'s, 'a> Lists<'s, 'a> {
     /// The processor has AVX-512 F, BW and VL.
     pub(crate) unsafe fn zeros(&self, o: usize, out: &mut [f32]) {
         // SAFETY: the caller's promise.
-        unsafe { self.list((DType::U8, self.side.zeros), o, 0.0, out) }
+        let read = |dtype, src: &[u8], at, out: &mut [f32]| unsafe { read(dtype, src, at, out) };
+        // SAFETY: as above.
+        let spread = |out: &mut [f32], first, times| unsafe { spread(out, first, times) };
+        self.list((DType::U8, self.side.zeros), o, 0.0, out, read, spread);
+    }
+
+    /// The scales as [`Self::scales`] gives them, on any processor.
+    pub(crate) fn scales_anywhere(&self, o: usize, out: &mut [f32]) {
+        self.list(self.scale_codes(), o, 1.0, out, numbers::read, spread_anywhere);
+    }
+
+    /// The zero points alike.
+    pub(crate) fn zeros_anywhere(&self, o: usize, out: &mut [f32]) {
+        self.list((DType::U8, self.side.zeros), o, 0.0, out, numbers::read, spread_anywhere);
+    }
+
+    fn scale_codes(&self) -> (DType, &'a [u8]) {
+        let dtype = self.side.matrix.format.scale_dtype().expect("it has scales");
+        (dtype, self.side.scales)
     }
 
     /// What loops over four bits want of the zero points of outer row `o`: [`MOST_SHIFT`] less each, or 0. Answers whether
@@ -133,9 +153,17 @@ impl<'s, 'a> Lists<'s, 'a> {
         self.batch + format.scale_index(block, (self.side.outer, self.side.inner)) as usize
     }
 
-    /// # Safety
-    /// The processor has AVX-512 F, BW and VL.
-    unsafe fn list(&self, (dtype, src): (DType, &[u8]), o: usize, past: f32, out: &mut [f32]) {
+    /// Scales or zero points, whose codes `read` makes numbers and `spread` gives their places.
+    #[inline(always)]
+    fn list(
+        &self,
+        (dtype, src): (DType, &[u8]),
+        o: usize,
+        past: f32,
+        out: &mut [f32],
+        read: impl Fn(DType, &[u8], usize, &mut [f32]),
+        spread: impl Fn(&mut [f32], usize, usize),
+    ) {
         let (out, rest) = out.split_at_mut(self.there.min(out.len()));
         rest.fill(past);
         if out.is_empty() {
@@ -144,16 +172,14 @@ impl<'s, 'a> Lists<'s, 'a> {
         let blocks = self.blocks(out.len());
         let numbers = &mut out[..blocks];
         if let Some(each) = self.each {
-            // SAFETY: the caller's promise.
-            unsafe { read(dtype, src, self.batch + o * each + self.block, numbers) };
+            read(dtype, src, self.batch + o * each + self.block, numbers);
         } else {
             for (block, number) in numbers.iter_mut().enumerate() {
                 *number = numbers::get(dtype, src, self.place(o, block));
             }
         }
         if self.times > 1 {
-            // SAFETY: the caller's promise.
-            unsafe { spread(out, self.before, self.times) };
+            spread(out, self.before, self.times);
         }
     }
 }
@@ -289,6 +315,19 @@ fn spread(out: &mut [f32], first: usize, times: usize) {
     }
     for i in (0..end).rev() {
         out[i] = out[from(i)];
+    }
+}
+
+/// The same on any processor.
+fn spread_anywhere(out: &mut [f32], first: usize, times: usize) {
+    let earlier = first % times;
+    let mut end = out.len();
+    // From the back, so that no number is overwritten before it has been read.
+    for block in (0..(earlier + end).div_ceil(times)).rev() {
+        let start = (block * times).saturating_sub(earlier);
+        let number = out[block];
+        out[start..end].fill(number);
+        end = start;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Loops of products of few rows.
 
+pub(crate) mod avx2;
 pub(crate) mod byte_dots;
 pub(crate) mod byte_lanes;
 pub(crate) mod byte_row;

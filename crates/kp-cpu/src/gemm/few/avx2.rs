@@ -1,0 +1,368 @@
+//! Dot products of few rows of numbers with columns of codes, for processors that have AVX2 and no more.
+//!
+//! ```text
+//!   column   │ 64 elements of k │ 64 │ …    a step: 32 to 256 bytes, made eight vectors of eight numbers
+//!   rows     │ 8 × 8 numbers of each │ …   beforehand put in the order in which the codes come out
+//! ```
+//! Sixteen registers have room for eight vectors of sums. A vector of codes becomes numbers once, is scaled, and meets every
+//! row. Integers of four bits become numbers by their place: under the exponent whose last digit is theirs, codes are digits
+//! of an f32, and what the exponent adds is subtracted along with the zero point.
+
+use std::arch::x86_64::{
+    __m256, __m256i, _MM_HINT_T0, _mm_add_ps, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch,
+    _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_broadcast_ss, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtepu8_epi16, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_extracti128_si256,
+    _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_or_si256,
+    _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm256_setzero_ps, _mm256_sll_epi32, _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srai_epi16, _mm256_srl_epi32,
+    _mm256_srli_epi32, _mm256_sub_ps, _mm256_xor_si256,
+};
+
+/// Elements of a step.
+pub(crate) const STEP: usize = 64;
+
+/// Row counts that loops are compiled for, and how many columns meet each.
+pub(crate) const HEIGHTS: [usize; 3] = [1, 4, 8];
+pub(crate) const BREADTHS: [usize; 3] = [4, 2, 1];
+
+/// The most sums of a loop, and columns.
+pub(crate) const SUMS: usize = 8;
+pub(crate) const BROAD: usize = 4;
+
+/// Entries that a list has room for: one for each 16 elements of the most steps of a loop, and what is read past them.
+pub(crate) const LIST: usize = MOST_STEPS * STEP / 16 + 8;
+
+/// The most steps of a loop.
+pub(crate) const MOST_STEPS: usize = 96;
+
+/// Scales or zero points of a column.
+pub(crate) type List = [f32; LIST];
+
+/// How stored codes become numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    F32,
+    Bf16,
+    F16,
+    I8,
+    U8,
+    E4m3,
+    E5m2,
+    /// Four bits, integers.
+    Digits,
+    /// Four bits, by a table.
+    Table,
+}
+
+impl Kind {
+    /// Bytes of a step.
+    pub(crate) const fn step_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4 * STEP,
+            Self::Bf16 | Self::F16 => 2 * STEP,
+            Self::I8 | Self::U8 | Self::E4m3 | Self::E5m2 => STEP,
+            Self::Digits | Self::Table => STEP / 2,
+        }
+    }
+
+    /// Four bits: each lane has eight neighbours, one in each vector.
+    pub(crate) const fn is_four_bits(self) -> bool {
+        matches!(self, Self::Digits | Self::Table)
+    }
+
+    /// Which element of a step lane `lane` of vector `vector` holds.
+    pub(crate) const fn element(self, vector: usize, lane: usize) -> usize {
+        match self {
+            Self::Digits | Self::Table => 8 * lane + vector,
+            // The upper halves of sixteen, then the lower.
+            Self::Bf16 => vector / 2 * 16 + 2 * lane + vector % 2,
+            _ => 8 * vector + lane,
+        }
+    }
+
+    /// What is missing in the exponents of numbers.
+    pub(crate) const fn factor(self) -> f32 {
+        if matches!(self, Self::E4m3) { 256.0 } else { 1.0 }
+    }
+}
+
+/// A [`Kind`] as a type, so that loops are compiled for each.
+pub(crate) trait Code {
+    const KIND: Kind;
+}
+
+macro_rules! codes {
+    ($($name:ident),*) => {$(
+        pub(crate) enum $name {}
+        impl Code for $name {
+            const KIND: Kind = Kind::$name;
+        }
+    )*};
+}
+codes!(F32, Bf16, F16, I8, U8, E4m3, E5m2, Digits, Table);
+
+/// What codes of four bits stand for; of integers, the first is what makes them unsigned: 8 or 0.
+pub(crate) type Values = [f32; 16];
+
+/// Columns of one length, from some step on.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns<'a> {
+    /// Codes of each, up to the last one.
+    pub(crate) codes: [&'a [u8]; BROAD],
+    /// A scale and a zero point for each share; empty if there are none. Four bits always have both.
+    pub(crate) scales: &'a [List],
+    pub(crate) zeros: &'a [List],
+    /// How many bytes ahead memory is asked for.
+    pub(crate) ahead: usize,
+}
+
+/// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns; column by column. Lists have an entry for every
+/// `share` elements, 16, 32 or 64.
+///
+/// # Panics
+/// If `a` or the lists do not cover the columns' steps.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn dots<T: Code, const R: usize, const C: usize>(
+    values: &Values,
+    share: usize,
+    a: &[f32],
+    columns: &Columns<'_>,
+    sums: &mut [f32],
+) {
+    if T::KIND.is_four_bits() || !columns.scales.is_empty() || !columns.zeros.is_empty() {
+        dots_of::<T, R, C, true>(values, share, a, columns, sums);
+    } else {
+        dots_of::<T, R, C, false>(values, share, a, columns, sums);
+    }
+}
+
+/// The same; columns have lists if `LISTED`.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dots_of<T: Code, const R: usize, const C: usize, const LISTED: bool>(
+    values: &Values,
+    share: usize,
+    a: &[f32],
+    columns: &Columns<'_>,
+    sums: &mut [f32],
+) {
+    const { assert!(R * C <= SUMS && C <= BROAD, "sums have registers") };
+    let &Columns { codes, scales, zeros, ahead } = columns;
+    let bytes = T::KIND.step_bytes();
+    let steps = codes[0].len().div_ceil(bytes);
+    let entries = STEP / share;
+    let (scaled, shifted) = (LISTED && !scales.is_empty(), LISTED && !zeros.is_empty());
+    assert!(matches!(share, 16 | 32 | 64) && steps <= MOST_STEPS, "{steps} steps with entries for {share}");
+    assert!([scales, zeros].iter().all(|lists| lists.is_empty() || lists.len() >= C), "a list for each column");
+    assert!(!T::KIND.is_four_bits() || scaled && shifted, "four bits have lists");
+    assert!(codes[..C].iter().all(|some| some.len() == codes[0].len()), "columns of one length");
+    assert!(a.len() >= steps * R * STEP, "{R} rows of {} numbers for {steps} steps", a.len());
+    let table = Registers::new(T::KIND, values);
+    let spread = spread(entries);
+    // A single sum is four, so that no multiply-add waits for the one before.
+    let chains = const { if R * C == 1 { CHAINS } else { 1 } };
+    let mut totals = [[[_mm256_setzero_ps(); C]; R]; CHAINS];
+    let mut last = [[0; 4 * STEP]; C];
+    for s in 0..steps {
+        let mut starts = [std::ptr::null(); C];
+        for c in 0..C {
+            let rest = &codes[c][s * bytes..];
+            starts[c] = rest.as_ptr();
+            if rest.len() < bytes {
+                last[c][..rest.len()].copy_from_slice(rest);
+                starts[c] = last[c].as_ptr();
+            } else {
+                for line in 0..bytes.div_ceil(64) {
+                    let at = starts[c].wrapping_add(ahead + 64 * line);
+                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                }
+            }
+        }
+        let entry = |lists: &[List], c: usize| lists[c].as_ptr().wrapping_add(s * entries);
+        // SAFETY: a step of codes is there, and of A and lists, as asserted.
+        unsafe {
+            // Of four bits, what all vectors of a step share: zero points, and scales, which multiply sums if there is but one row.
+            let (mut of_step, mut scale, mut zero) = (totals, [_mm256_setzero_ps(); C], [_mm256_setzero_ps(); C]);
+            if T::KIND.is_four_bits() {
+                for c in 0..C {
+                    scale[c] = _mm256_permutevar8x32_ps(_mm256_loadu_ps(entry(scales, c)), spread);
+                    zero[c] = _mm256_permutevar8x32_ps(_mm256_loadu_ps(entry(zeros, c)), spread);
+                }
+                if R == 1 {
+                    of_step = [[[_mm256_setzero_ps(); C]; R]; CHAINS];
+                }
+            }
+            // Written out, so that places are constants.
+            macro_rules! vectors {
+                ($($j:literal)*) => {$({
+                    let mut numbers = [_mm256_setzero_ps(); C];
+                    for c in 0..C {
+                        if T::KIND.is_four_bits() {
+                            let number = table.four_bits(T::KIND, starts[c], $j, zero[c]);
+                            numbers[c] = if R == 1 { number } else { _mm256_mul_ps(number, scale[c]) };
+                            continue;
+                        }
+                        numbers[c] = vector(T::KIND, starts[c], $j);
+                        let place = 8 * $j / share;
+                        if shifted {
+                            numbers[c] = _mm256_sub_ps(numbers[c], _mm256_broadcast_ss(&*entry(zeros, c).add(place)));
+                        }
+                        if scaled {
+                            numbers[c] = _mm256_mul_ps(numbers[c], _mm256_broadcast_ss(&*entry(scales, c).add(place)));
+                        }
+                    }
+                    for r in 0..R {
+                        let a = _mm256_loadu_ps(a.as_ptr().add(((s * R + r) * 8 + $j) * 8));
+                        for c in 0..C {
+                            let total = &mut of_step[$j % chains][r][c];
+                            *total = _mm256_fmadd_ps(numbers[c], a, *total);
+                        }
+                    }
+                })*};
+            }
+            vectors!(0 1 2 3 4 5 6 7);
+            if T::KIND.is_four_bits() && R == 1 {
+                for c in 0..C {
+                    for chain in 0..chains {
+                        totals[chain][0][c] = _mm256_fmadd_ps(of_step[chain][0][c], scale[c], totals[chain][0][c]);
+                    }
+                }
+            } else {
+                totals = of_step;
+            }
+        }
+    }
+    let mut vectors = [_mm256_setzero_ps(); SUMS];
+    for c in 0..C {
+        for r in 0..R {
+            let [first, rest @ ..] = totals;
+            vectors[c * R + r] =
+                rest[..chains - 1].iter().fold(first[r][c], |sum, chain| _mm256_add_ps(sum, chain[r][c]));
+        }
+    }
+    let factor = T::KIND.factor();
+    for (sums, vectors) in sums[..R * C].chunks_mut(4).zip(vectors.as_chunks().0) {
+        for (sum, more) in sums.iter_mut().zip(lanes(vectors)) {
+            *sum += more * factor;
+        }
+    }
+}
+
+/// Sums of a single row and column.
+const CHAINS: usize = 4;
+
+/// The sums of the lanes of four vectors.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn lanes(&[a, b, c, d]: &[__m256; 4]) -> [f32; 4] {
+    let halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    let sums = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
+    let mut out = [0.0; 4];
+    // SAFETY: four numbers.
+    unsafe { _mm_storeu_ps(out.as_mut_ptr(), sums) };
+    out
+}
+
+/// Which entry of a step of four bits, of `entries`, each lane has.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn spread(entries: usize) -> __m256i {
+    match entries {
+        1 => _mm256_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0),
+        2 => _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1),
+        _ => _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
+    }
+}
+
+/// What four bits become numbers by.
+struct Registers {
+    low: __m256,
+    high: __m256,
+    /// What makes integers unsigned.
+    inverted: __m256i,
+    offset: __m256,
+}
+
+impl Registers {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn new(kind: Kind, values: &Values) -> Self {
+        let offset = if kind == Kind::Digits { values[0] } else { 0.0 };
+        // SAFETY: eight numbers each.
+        let (low, high) = unsafe { (_mm256_loadu_ps(values[..8].as_ptr()), _mm256_loadu_ps(values[8..].as_ptr())) };
+        // In each of eight codes.
+        let inverted = if offset == 0.0 { 0 } else { 0x8888_8888_u32 as i32 };
+        Self { low, high, inverted: _mm256_set1_epi32(inverted), offset: _mm256_set1_ps(offset) }
+    }
+
+    /// Vector `j` of the numbers of a step less `zero`.
+    ///
+    /// # Safety
+    /// 32 bytes can be read.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn four_bits(&self, kind: Kind, codes: *const u8, j: usize, zero: __m256) -> __m256 {
+        let count = |bits: usize| _mm_cvtsi32_si128(bits as i32);
+        // SAFETY: the caller's promise.
+        let codes = unsafe { _mm256_loadu_si256(codes.cast()) };
+        if kind == Kind::Table {
+            // A look-up ignores all but three bits; the fourth, as a sign, chooses between two.
+            let code = _mm256_srl_epi32(codes, count(4 * j));
+            let (low, high) = (_mm256_permutevar8x32_ps(self.low, code), _mm256_permutevar8x32_ps(self.high, code));
+            let upper = _mm256_castsi256_ps(_mm256_sll_epi32(codes, count(28 - 4 * j)));
+            return _mm256_sub_ps(_mm256_blendv_ps(low, high, upper), zero);
+        }
+        // Digit `place` of four of 2^(23 - 4 place) is worth 1.
+        let place = j % 4;
+        let codes = _mm256_xor_si256(codes, self.inverted);
+        let codes = if j < 4 { codes } else { _mm256_srli_epi32::<16>(codes) };
+        let exponent = _mm256_set1_ps((1_u32 << (23 - 4 * place)) as f32);
+        let digit = _mm256_and_si256(codes, _mm256_set1_epi32(15 << (4 * place)));
+        let number = _mm256_or_si256(digit, std::arch::x86_64::_mm256_castps_si256(exponent));
+        _mm256_sub_ps(_mm256_castsi256_ps(number), _mm256_add_ps(exponent, _mm256_add_ps(self.offset, zero)))
+    }
+}
+
+/// Vector `j` of the numbers of a step of wider codes; see [`Kind::element`] for their order.
+///
+/// # Safety
+/// A step of codes can be read.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn vector(kind: Kind, codes: *const u8, j: usize) -> __m256 {
+    // SAFETY: the caller's promise: eight vectors of as many bytes as elements have.
+    unsafe {
+        match kind {
+            Kind::F32 => _mm256_loadu_ps(codes.add(32 * j).cast()),
+            Kind::Bf16 => {
+                let pairs = _mm256_loadu_si256(codes.add(j / 2 * 32).cast());
+                _mm256_castsi256_ps(match j % 2 {
+                    0 => _mm256_slli_epi32::<16>(pairs),
+                    _ => _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32 as i32)),
+                })
+            }
+            Kind::F16 => _mm256_cvtph_ps(_mm_loadu_si128(codes.add(16 * j).cast())),
+            Kind::I8 => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(codes.add(8 * j).cast()))),
+            Kind::U8 => _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.add(8 * j).cast()))),
+            Kind::E4m3 | Kind::E5m2 => {
+                let code = _mm256_cvtepu8_epi16(_mm_loadu_si128(codes.add(j / 2 * 16).cast()));
+                let upper = _mm256_slli_epi16::<8>(code);
+                let halves = if kind == Kind::E5m2 {
+                    upper
+                } else {
+                    // One more bit of exponent, which then has 8 too little; all others set are no number.
+                    let number = _mm256_and_si256(_mm256_srai_epi16::<1>(upper), _mm256_set1_epi16(0xbfff_u16 as i16));
+                    let magnitude = _mm256_and_si256(code, _mm256_set1_epi16(0x7f));
+                    let is_nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f));
+                    _mm256_or_si256(number, _mm256_and_si256(is_nan, _mm256_set1_epi16(0x7e00)))
+                };
+                _mm256_cvtph_ps(match j % 2 {
+                    0 => _mm256_castsi256_si128(halves),
+                    _ => _mm256_extracti128_si256::<1>(halves),
+                })
+            }
+            Kind::Digits | Kind::Table => _mm256_setzero_ps(),
+        }
+    }
+}
