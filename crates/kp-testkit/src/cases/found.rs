@@ -15,6 +15,8 @@ const FOUND: &[&str] = &[
     "attention_backward 1x8:1x3x16 f16:f16:f16 sinks",
     // A left side that is looked up in a table, beside a right side that is not.
     "gemm 1x3x96x128 nf4:e4m3:f32 b=col",
+    // Rows that a kernel of batch-invariant bits reads only so far apart.
+    "gemm 1x2x2x24 e4m3@1x128:e4m3@128x128:bf16 a=row/32 b=col/32 repro=batch-invariant",
     // Addresses between numbers.
     "gemm 1x1x1x1 f32:f32:f32 align=1",
     // Sums that saturate.

@@ -9,11 +9,14 @@ pub(super) type Row = (u32, u32);
 /// Operands that do not depend on which rows there are.
 const ALIKE: [&str; 7] = ["b", "b_scale", "b_global", "b_zero", "bias", "a_global", "d_global"];
 
-/// The same product of `m` rows, A and D tight; `None` if rows are scaled together, so that some of them are another
-/// problem.
+/// The same product of `m` rows, A and D as far apart in memory as they were, or tight if they were; `None` if rows are scaled
+/// together, so that some of them are another problem.
 pub(super) fn of_height(large: &GemmSpec, m: u32) -> Option<GemmSpec> {
     let together = |matrix: &Matrix| matches!(matrix.format.scheme, Scheme::Block { outer: 2.., .. });
-    let tall = |matrix: &Matrix, cols: u32| Matrix::tight(matrix.format, matrix.order, m, cols);
+    let tall = |matrix: &Matrix, cols: u32| {
+        let tight = |rows| Matrix::tight(matrix.format, matrix.order, rows, cols);
+        if matrix.ld == tight(large.m).ld { tight(m) } else { *matrix }
+    };
     let alone = !together(&large.a) && !together(&large.d);
     alone.then(|| GemmSpec { m, a: tall(&large.a, large.a_cols()), d: tall(&large.d, large.d_cols()), ..*large })
 }

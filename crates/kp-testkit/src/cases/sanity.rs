@@ -23,7 +23,7 @@ fn every_case_makes_sense_and_none_comes_twice() {
     impl EachOp for Lines {
         fn op<O: Op>(&mut self) {
             let judge = judge_of::<O>().unwrap_or_else(|| panic!("{} has no judge", O::NAME));
-            for (depth, most) in [(Depth::Quick, 750), (Depth::Full, 6000)] {
+            for (depth, most) in [(Depth::Quick, 800), (Depth::Full, 6000)] {
                 let lines = (judge.cases)(depth);
                 assert!(lines.len() > 10 && lines.len() < most, "{}: {} lines", O::NAME, lines.len());
                 let mut seen = HashSet::new();
