@@ -22,7 +22,6 @@ use crate::{
     act::Tail,
     kernel::{self, Disjoint},
     memory::numbers_mut,
-    numbers,
     simd::{Avx2, Isa},
     threads,
 };
@@ -180,18 +179,12 @@ impl<E> Numbers<E> {
     }
 }
 
-/// What four bits of `dtype` stand for; of integers, first of all what makes them unsigned.
+/// What four bits of `dtype` stand for; of integers, what makes them unsigned.
 fn values(dtype: DType) -> Values {
-    let mut values = [0.0; 16];
     match dtype {
-        DType::I4 => values[0] = 8.0,
-        DType::Nf4 | DType::E2m1 => {
-            let codes: [u8; 8] = std::array::from_fn(|i| (2 * i) as u8 | (2 * i as u8 + 1) << 4);
-            numbers::read(dtype, &codes, 0, &mut values);
-        }
-        _ => {}
+        DType::Nf4 | DType::E2m1 => columns::sixteen(dtype),
+        _ => [if dtype == DType::I4 { 8.0 } else { 0.0 }; 16],
     }
-    values
 }
 
 impl<E: Tail> Dots for Numbers<E> {
@@ -270,12 +263,8 @@ impl<E: Tail> Dots for Numbers<E> {
                 let mut of_rows = [0.0; SUMS];
                 // SAFETY: `supports` asked for the features.
                 unsafe { (self.sums)(&self.values, self.share, a, &some, &mut of_rows) };
-                let places = o - columns.start..columns.len();
-                for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
-                    for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {
-                        sums[j] += E::from_f32(more);
-                    }
-                }
+                let places = o - columns.start..columns.len().min(o - columns.start + breadth);
+                columns::add(sums, ld, places, &of_rows, (rows, item.rows));
             }
         }
         columns::scale(b, item, columns, self.varies, |_| E::ONE, sums, ld);

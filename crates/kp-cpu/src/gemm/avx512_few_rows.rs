@@ -214,10 +214,7 @@ pub(super) fn table(kind: Kind, format: Format) -> Table {
     match kind {
         Kind::Nibbles if format.has_zero() => return Table::shifted(dtype == DType::I4),
         Kind::Nibbles => {
-            let codes: [u8; 8] = std::array::from_fn(|i| (2 * i) as u8 | (2 * i as u8 + 1) << 4);
-            let mut values = [0.0_f32; 16];
-            numbers::read(dtype, &codes, 0, &mut values);
-            for (bytes, value) in table.0[0].chunks_exact_mut(4).zip(values) {
+            for (bytes, value) in table.0[0].chunks_exact_mut(4).zip(columns::sixteen(dtype)) {
                 bytes.copy_from_slice(&value.to_le_bytes());
             }
         }
@@ -355,12 +352,8 @@ impl<E: Tail> Dots for Numbers<E> {
                     };
                     of_rows[c] -= lists.beyond(place(c), shares, sum);
                 }
-                let places = o - columns.start..columns.len();
-                for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
-                    for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {
-                        sums[j] += E::from_f32(more);
-                    }
-                }
+                let places = o - columns.start..columns.len().min(o - columns.start + breadth);
+                columns::add(sums, ld, places, &of_rows, (rows, item.rows));
             }
         }
         columns::scale(b, item, columns, self.varies, |_| E::ONE, sums, ld);

@@ -10,11 +10,11 @@
 
 use std::arch::x86_64::{
     __m256, __m256i, _MM_HINT_T0, _mm_add_ps, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch,
-    _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_broadcast_ss, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
-    _mm256_cvtepu8_epi16, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_extracti128_si256,
-    _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_or_si256,
-    _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_broadcast_ss, _mm256_castps_si256,
+    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi32,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps,
+    _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps,
+    _mm256_or_si256, _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
     _mm256_setzero_ps, _mm256_sll_epi32, _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srai_epi16, _mm256_srl_epi32,
     _mm256_srli_epi32, _mm256_sub_ps, _mm256_xor_si256,
 };
@@ -102,7 +102,7 @@ macro_rules! codes {
 }
 codes!(F32, Bf16, F16, I8, U8, E4m3, E5m2, Digits, Table);
 
-/// What codes of four bits stand for; of integers, the first is what makes them unsigned: 8 or 0.
+/// What codes of four bits stand for; of integers, what makes them unsigned: 8 or 0.
 pub(crate) type Values = [f32; 16];
 
 /// Columns of one length, from some step on.
@@ -319,7 +319,7 @@ impl Registers {
         let codes = if j < 4 { codes } else { _mm256_srli_epi32::<16>(codes) };
         let exponent = _mm256_set1_ps((1_u32 << (23 - 4 * place)) as f32);
         let digit = _mm256_and_si256(codes, _mm256_set1_epi32(15 << (4 * place)));
-        let number = _mm256_or_si256(digit, std::arch::x86_64::_mm256_castps_si256(exponent));
+        let number = _mm256_or_si256(digit, _mm256_castps_si256(exponent));
         _mm256_sub_ps(_mm256_castsi256_ps(number), _mm256_add_ps(exponent, _mm256_add_ps(self.offset, zero)))
     }
 }

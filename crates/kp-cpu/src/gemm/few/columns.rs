@@ -306,6 +306,29 @@ pub(crate) fn scale<E: Real>(
     }
 }
 
+/// Adds the sums of some columns with `rows` rows, column by column, to those of the first `there` rows at `places`.
+pub(crate) fn add<E: Real>(
+    sums: &mut [E],
+    ld: usize,
+    places: Range<usize>,
+    of_rows: &[f32],
+    (rows, there): (usize, usize),
+) {
+    for (place, of_rows) in places.zip(of_rows.chunks_exact(rows)) {
+        for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..there]) {
+            sums[place] += E::from_f32(more);
+        }
+    }
+}
+
+/// What the sixteen codes of a type of four bits stand for.
+pub(crate) fn sixteen(dtype: DType) -> [f32; 16] {
+    let codes: [u8; 8] = std::array::from_fn(|i| (2 * i) as u8 | (2 * i as u8 + 1) << 4);
+    let mut values = [0.0; 16];
+    crate::numbers::read(dtype, &codes, 0, &mut values);
+    values
+}
+
 /// The same elements of many columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes<'a> {
