@@ -22,6 +22,24 @@ use kp_hal::{
 };
 use std::{ffi::c_void, sync::Arc};
 
+/// A source that includes `sm90_blocks.cuh`, with all its headers.
+macro_rules! source {
+    ($name:literal) => {
+        $crate::compile::source!(
+            $name,
+            "gemm/cuda/sm90_blocks.cuh",
+            "gemm/cuda/sm90_blocks_compute.cuh",
+            "gemm/cuda/sm90_blocks_load.cuh",
+            "gemm/cuda/sm90_blocks_schedule.cuh",
+            "gemm/cuda/sm90_blocks_stages.cuh",
+            "gemm/cuda/sm90_blocks_store.cuh",
+            "common/cuda/ptx.cuh",
+            "common/cuda/wgmma.cuh",
+        )
+    };
+}
+pub(crate) use source;
+
 /// One variant: macros of the source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tile {

@@ -2,8 +2,8 @@
 //!
 //! See `kernels/gemm/cuda/sm90_blocks.cuh`. Limits: both contiguous along k and 16-byte aligned, D plain.
 
-use super::blocks::{Family, Tile, tile};
-use crate::compile::{Listed, Source, source};
+use super::blocks::{Family, Tile, source, tile};
+use crate::compile::{Listed, Source};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant,
     op::{Gemm, GemmProblem},
@@ -14,12 +14,7 @@ use std::sync::Arc;
 /// The kernel.
 pub(crate) struct Sm90E4m3_1d1d;
 
-static SOURCE: Source = source!(
-    "gemm/cuda/sm90_e4m3_1d1d.cu",
-    "gemm/cuda/sm90_blocks.cuh",
-    "common/cuda/ptx.cuh",
-    "common/cuda/wgmma.cuh",
-);
+static SOURCE: Source = source!("gemm/cuda/sm90_e4m3_1d1d.cu");
 
 /// Append only, because wisdom names variants by their place.
 const TILES: [Tile; 6] = [

@@ -4,8 +4,8 @@
 //! along k and 16-byte aligned, D plain.
 
 use crate::{
-    compile::{Listed, Source, source},
-    gemm::blocks::{Family, Tile, tile},
+    compile::{Listed, Source},
+    gemm::blocks::{Family, Tile, source, tile},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant,
@@ -17,12 +17,7 @@ use std::sync::Arc;
 /// The kernel.
 pub(crate) struct Sm90Bf16;
 
-static SOURCE: Source = source!(
-    "grouped_gemm/cuda/sm90_bf16.cu",
-    "gemm/cuda/sm90_blocks.cuh",
-    "common/cuda/ptx.cuh",
-    "common/cuda/wgmma.cuh",
-);
+static SOURCE: Source = source!("grouped_gemm/cuda/sm90_bf16.cu");
 
 /// Append only, because wisdom names variants by their place.
 const TILES: [Tile; 11] = [
