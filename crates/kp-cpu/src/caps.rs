@@ -40,7 +40,7 @@ fn caps(cpu_info: &str) -> Caps {
     let ops = |lane_bits: f64| bits / lane_bits * 2.0 * 2.0 * caps.clock_hz * f64::from(caps.units);
     let (f64s, f32s) = (ops(64.0), ops(32.0));
     let int8 = if caps.has("avx512vnni") || caps.has("avxvnni") || caps.has("dotprod") { 4.0 * f32s } else { f32s };
-    let is_amd = field(cpu_info, &["vendor_id"]).as_deref() == Some("AuthenticAMD");
+    let is_amd = is_amd(cpu_info);
     // AMD multiplies as many pairs of bf16 as numbers of f32; for Intel it is faster, outside tiles, to widen them.
     let has_pairs = caps.has("bf16") || caps.has("avx512bf16") && is_amd;
     let bf16 = if has_pairs { 2.0 * f32s } else { f32s };
@@ -74,6 +74,18 @@ fn caps(cpu_info: &str) -> Caps {
 pub(crate) fn pairs_rate(caps: &Caps) -> f64 {
     let (bf16, f32s) = (caps.rates.get(DType::Bf16), caps.rates.get(DType::F32));
     if bf16 > f32s && !caps.has("amx-bf16") { bf16 } else { f32s / 2.0 }
+}
+
+/// Whether what is wanted soon is best asked of the first cache, not of the second. AMD's processors do not bring much of what
+/// is asked of the second: on Zen 5, 128 rows by a B that is read from memory took 0.86 of the cycles when it was asked of the
+/// first, and as long as without asking when of the second. Intel's do, and keep their first cache for what is in use.
+pub(crate) fn asks_first_cache() -> bool {
+    static IS_AMD: OnceLock<bool> = OnceLock::new();
+    *IS_AMD.get_or_init(|| is_amd(&read("/proc/cpuinfo")))
+}
+
+fn is_amd(cpu_info: &str) -> bool {
+    field(cpu_info, &["vendor_id"]).as_deref() == Some("AuthenticAMD")
 }
 
 fn arch() -> &'static str {

@@ -260,11 +260,12 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
         let Chunk { whole, ref rows, ref panels, ld } = **chunk;
         let sums = sums.as_mut_ptr().cast::<R>();
         let (first, b, columns) = (run.start == 0, Self::panel(step, packed, p), whole.finish.panels.columns(p));
-        let (mut row, mut i, tiles) = (some.start, 0, some.len().div_ceil(ROWS));
+        let next = next.map(|next| next.shared(some.len().div_ceil(ROWS), run.len()));
+        let (mut row, mut i) = (some.start, 0);
         while row < some.end {
             let height = next_rows(some.end - row);
             let done = row - some.start;
-            let ahead = next.map_or(Ahead::NONE, |next| next.part(i, tiles, run.len()));
+            let ahead = next.as_ref().map_or(Ahead::NONE, |next| next.part(i));
             let (k, a, lda, ldb) = (run.len(), a.wrapping_add(done * lda), *lda, Self::NR);
             let tile = Tile { rows: height, k, a, lda, b, ldb, c: sums, ldc: ld, first, ahead };
             // SAFETY: rows and columns are inside the chunk, whose sums hold whole panels.

@@ -19,6 +19,7 @@
 //! numbers of A that the multiply-adds spread by themselves save instructions, but are as many loads, and lose a third.
 
 use crate::{
+    caps::asks_first_cache,
     numbers::Real,
     simd::{Work, vector::Vectors},
 };
@@ -62,43 +63,67 @@ impl Wanted {
         Self { at: at.cast(), bytes, count: 1, step: 0 }
     }
 
-    /// What the `i`th of `tiles` tiles of `k` steps asks for: some runs' next bytes; more of them at a time, if tiles are few.
-    pub(crate) fn part(self, i: usize, tiles: usize, k: usize) -> Ahead {
-        let Self { at, bytes, count, step } = self;
+    /// Shared by `tiles` tiles of `k` steps, so that each asks for some runs' next bytes; more of them at a time, if tiles are few.
+    /// The divisions are done here: once for a panel, not for each tile, of whose time they were a hundredth.
+    pub(crate) fn shared(self, tiles: usize, k: usize) -> Shared {
         let steps = (k / GROUP).max(1);
-        let width = LINE * (count * bytes).div_ceil(LINE).div_ceil(tiles * steps).max(LINES);
-        let (first, step) = if count == 1 {
-            (i * steps * width, width)
-        } else {
-            let each = count.div_ceil(steps);
-            let across = i / each * width;
-            if across >= bytes {
-                return Ahead::NONE;
-            }
-            (i % each * steps * step + across, step)
-        };
-        if count == 1 && first >= bytes { Ahead::NONE } else { Ahead { at: at.wrapping_add(first), step, width } }
+        let width = LINE * (self.count * self.bytes).div_ceil(LINE).div_ceil(tiles * steps).max(LINES);
+        Shared { wanted: self, steps, width, each: self.count.div_ceil(steps), near: asks_first_cache() }
     }
 }
 
-/// What a tile asks for while it computes, so that it is in L2 when its turn comes: `width` bytes every [`GROUP`] steps of k,
+/// Memory that is wanted next, divided among tiles.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared {
+    wanted: Wanted,
+    /// Requests of a tile, and bytes of each.
+    steps: usize,
+    width: usize,
+    /// Tiles that ask for the same bytes of different runs.
+    each: usize,
+    near: bool,
+}
+
+impl Shared {
+    /// What the `i`th tile asks for.
+    pub(crate) fn part(&self, i: usize) -> Ahead {
+        let Self { wanted: Wanted { at, bytes, count, step }, steps, width, each, near } = *self;
+        let (first, step, there) = if count == 1 {
+            let first = i * steps * width;
+            (first, width, first < bytes)
+        } else {
+            let across = i / each * width;
+            (i % each * steps * step + across, step, across < bytes)
+        };
+        if there { Ahead { at: at.wrapping_add(first), step, width, near } } else { Ahead::NONE }
+    }
+}
+
+/// What a tile asks for while it computes, so that it is near when its turn comes: `width` bytes every [`GROUP`] steps of k,
 /// `step` bytes apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     at: *const u8,
     step: usize,
     width: usize,
+    /// Whether the first cache is asked, not the second.
+    near: bool,
 }
 
 impl Ahead {
     /// Nothing.
-    pub(crate) const NONE: Self = Self { at: std::ptr::null(), step: 0, width: 0 };
+    pub(crate) const NONE: Self = Self { at: std::ptr::null(), step: 0, width: 0, near: false };
 
     /// Asks for what is wanted before a group of steps.
     #[inline(always)]
     pub(crate) fn ask(&mut self) {
         for line in 0..self.width / LINE {
-            prefetch::<L2, u8>(self.at.wrapping_add(line * LINE));
+            let at = self.at.wrapping_add(line * LINE);
+            if self.near {
+                prefetch::<L1, u8>(at);
+            } else {
+                prefetch::<L2, u8>(at);
+            }
         }
         self.at = self.at.wrapping_add(self.step);
     }
@@ -106,6 +131,10 @@ impl Ahead {
 
 /// Steps of k between two requests; they are unrolled, so that addresses cost nothing.
 pub(crate) const GROUP: usize = 8;
+
+/// Groups of steps before the end of a tile, some 800 cycles, when what sums are added to is asked for. Asked for at the
+/// beginning it is gone again, since a panel of B that is larger than L1 passes meanwhile.
+const LATE: usize = 8;
 
 /// The bytes of a cache line, and the least of them that is asked for at a time.
 const LINE: usize = 64;
@@ -156,13 +185,17 @@ impl<I: Vectors<R>, R: Real, const MR: usize, const NV: usize> Work for Rows<I, 
         let mut sums = [[I::splat(R::ZERO); NV]; MR];
         // SAFETY: as `Tile::run` was promised; prefetching may name anything.
         unsafe {
-            for row in 0..MR {
-                for j in 0..NV {
-                    prefetch::<L1, R>(c.wrapping_add(row * ldc + j * I::N));
-                }
-            }
             let (mut a, mut b) = (a, b);
-            for _ in 0..k / GROUP {
+            let groups = k / GROUP;
+            let late = LATE.min(groups.saturating_sub(1));
+            for left in (0..groups).rev() {
+                if left == late {
+                    for row in 0..MR {
+                        for j in 0..NV {
+                            prefetch::<L1, R>(c.wrapping_add(row * ldc + j * I::N));
+                        }
+                    }
+                }
                 ahead.ask();
                 for _ in 0..GROUP {
                     step::<I, R, MR, NV>(&mut sums, a, lda, b);

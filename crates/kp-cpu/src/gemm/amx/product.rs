@@ -28,7 +28,7 @@ use crate::{
         finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
         product::{self, Item, Product, Summing, Sums},
         side::Scaling,
-        tile::Wanted,
+        tile::{GROUP, Wanted},
         vnni::{end::End, pack::ask},
         vnni_few_rows::varies,
     },
@@ -277,7 +277,7 @@ impl<E: Tail> ByTiles<E> {
                     true => (p + 1, steps.clone()),
                     false => (run.start, steps.end..(steps.end + DEEP).min(all_steps)),
                 };
-                let wanted = self.wanted(product, item, next.clone());
+                let mut ahead = None;
                 for j in 0..blocks {
                     if self.units == Units::Tiles {
                         self.ask(product, item, next.clone(), j, blocks);
@@ -306,7 +306,14 @@ impl<E: Tail> ByTiles<E> {
                     unsafe {
                         match tiles {
                             Some(tiles) => tile.run(self.dot, tiles),
-                            None => vectors::run(&tile, [high, wide], wanted, [j, blocks]),
+                            None => {
+                                let (times, next) = ahead.get_or_insert_with(|| {
+                                    let times = vectors::tiles([high, wide]);
+                                    let wanted = self.wanted(product, item, next.clone());
+                                    (times, wanted.map(|next| next.shared(blocks * times, steps.len() * GROUP)))
+                                });
+                                vectors::run(&tile, [high, wide], next.as_ref(), j * *times);
+                            }
                         }
                     }
                 }
@@ -316,13 +323,24 @@ impl<E: Tail> ByTiles<E> {
         unsafe { self.end(finish, rows, run, sums, turned, ends) };
     }
 
-    /// What steps `steps` of panel `p` will be packed from, if they will be: panels that lie are fetched ahead by the processor,
-    /// and no faster if asked for.
+    /// What steps `steps` of panel `p` are read or will be packed from.
     fn wanted(&self, product: &Product<'_>, item: Item, (p, steps): (usize, Range<usize>)) -> Option<Wanted> {
-        let elements = self.holds.elements();
+        let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
         let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
-        let packs = !matches!(self.b, Source::Panels(_)) && !inner.is_empty();
-        if packs { product.b.wanted(item.b, &self.panels.columns(p), &inner) } else { None }
+        match self.b {
+            _ if inner.is_empty() => None,
+            // Each run of it begins where the processor, which fetches ahead along a panel, does not expect it.
+            Source::Panels(width) if width.is_multiple_of(BLOCK) => {
+                let first = b.matrix.dtype().bytes(b.place(item.b, columns.start, inner.start) as u64) as usize;
+                let (at, lines) = (b.codes[first..].as_ptr(), steps.len() * ROWS);
+                Some(match width {
+                    BLOCK => Wanted::row(at, lines * 4 * BLOCK),
+                    _ => Wanted { at, bytes: 4 * BLOCK, count: lines, step: 4 * width },
+                })
+            }
+            Source::Panels(_) => None,
+            _ => b.wanted(item.b, &columns, &inner),
+        }
     }
 
     /// Asks for part `part` of `parts` of what a block of B will be packed from.

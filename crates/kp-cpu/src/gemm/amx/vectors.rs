@@ -8,7 +8,7 @@
 use super::tile::Tile;
 use crate::{
     amx::{ROW_BYTES, ROWS},
-    gemm::tile::{Ahead, GROUP, Wanted},
+    gemm::tile::{Ahead, Shared},
 };
 use std::{
     arch::x86_64::{
@@ -25,18 +25,30 @@ const FEW: usize = ROWS / 2;
 /// 2048³ beside busy neighbours a tenth.
 const UNROLLED: usize = 4;
 
-/// Computes the sums of at least `rows` left rows by `columns` right ones, while part `part` of `parts` of what is `wanted` next
-/// is asked for, a little each step: as many lines at once would be waited for.
+/// Steps before the end when sums are asked for: asked for at the beginning they are gone again, since a block of the right
+/// operand passes meanwhile, which with the left rows is more than L1 holds.
+const LATE: usize = 2;
+
+/// Rows and vectors of a tile for sums of so many columns.
+fn shape(columns: usize) -> (usize, usize) {
+    if columns > ROWS { (FEW, 2) } else { (ROWS, 1) }
+}
+
+/// Tiles that [`run`] computes.
+pub(super) fn tiles([rows, columns]: [usize; 2]) -> usize {
+    rows.div_ceil(shape(columns).0)
+}
+
+/// Computes the sums of at least `rows` left rows by `columns` right ones, while the parts of what is wanted `next` from part
+/// `part` on are asked for, a little each step: as many lines at once would be waited for.
 ///
 /// # Safety
 /// As [`Tile::run`], for a left operand that was packed.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn run(tile: &Tile, [rows, columns]: [usize; 2], wanted: Option<Wanted>, [part, parts]: [usize; 2]) {
-    let (height, width) = if columns > ROWS { (FEW, 2) } else { (ROWS, 1) };
-    let times = rows.div_ceil(height);
+pub(super) unsafe fn run(tile: &Tile, [rows, columns]: [usize; 2], next: Option<&Shared>, part: usize) {
+    let (height, width) = shape(columns);
     for (i, first) in (0..rows).step_by(height).enumerate() {
-        let ahead = |wanted: Wanted| wanted.part(part * times + i, parts * times, tile.steps * GROUP);
-        let ahead = wanted.map_or(Ahead::NONE, ahead);
+        let ahead = next.map_or(Ahead::NONE, |next| next.part(part + i));
         let (half, row) = (first / ROWS, first % ROWS);
         let left = tile.left.at[half].wrapping_add(row * ROW_BYTES);
         let sums = tile.sums[half].wrapping_byte_add(row * tile.sums_ld).cast();
@@ -61,12 +73,15 @@ unsafe fn rows_by<const R: usize, const V: usize>(tile: &Tile, left: *const u8, 
     let (mut left, mut right) = (left, tile.right.at);
     // SAFETY: operands and sums are where the caller says; prefetching may name anything.
     unsafe {
-        for row in 0..R {
-            for v in 0..V {
-                _mm_prefetch::<_MM_HINT_T0>(of(row, v).cast());
+        let late = LATE.min(tile.steps.saturating_sub(1));
+        for to_go in (0..tile.steps).rev() {
+            if to_go == late {
+                for row in 0..R {
+                    for v in 0..V {
+                        _mm_prefetch::<_MM_HINT_T0>(of(row, v).cast());
+                    }
+                }
             }
-        }
-        for _ in 0..tile.steps {
             ahead.ask();
             let (mut pairs, mut lines) = (left, right);
             for _ in 0..ROWS / UNROLLED {

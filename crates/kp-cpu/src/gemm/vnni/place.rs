@@ -168,7 +168,7 @@ impl InPlace<'_> {
         let mut counts = is_turned.then_some(Counts([[0; 16]; SIDE]));
         for first in (0..self.k).step_by(self.depth) {
             let inner = first..(first + self.depth).min(self.k);
-            let wanted = self.wanted_after(p, &inner);
+            let next = self.wanted_after(p, &inner).shared(squares * tiles, inner.len() / 4);
             let of_b = Codes::of(self.b, self.batch, inner.clone());
             let panel_of_b = if is_turned { &[] } else { self.panel(&columns, &inner) };
             for (q, t) in (0..squares).flat_map(|q| (0..tiles).map(move |t| (q, t))) {
@@ -181,7 +181,7 @@ impl InPlace<'_> {
                     let codes = &self.a[(place + some.start) * self.ld + first..];
                     (Rows { codes, ld: self.ld }, panel_of_b)
                 };
-                let ahead = wanted.part(q * tiles + t, squares * tiles, inner.len() / 4);
+                let ahead = next.part(q * tiles + t);
                 let sums = &mut sums[(q * SIDE + some.start) * SIDE..(q * SIDE + some.end) * SIDE];
                 // Columns are counted once.
                 let counted = counts.as_mut().filter(|_| q == t % squares).map(|counts| &mut counts.0[some.clone()]);
