@@ -83,6 +83,41 @@ impl Deal {
 /// Multiply-adds of a loop that is not short.
 const LONG: u64 = 16 << 20;
 
+/// Tasks of a loop in shares: a slot takes those of its own share one after the other, then what is left of the others. Slots
+/// of different shares touch no memory of each other's until then.
+pub(crate) struct Shares {
+    tasks: usize,
+    slots: usize,
+    shares: usize,
+    taken: [Apart; MOST_SHARES],
+}
+
+/// On lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Apart(AtomicUsize);
+
+const MOST_SHARES: usize = 16;
+
+impl Shares {
+    /// Of `tasks` tasks for `slots` slots, `shares` of them or as many as there can be.
+    pub(crate) fn new(tasks: usize, slots: usize, shares: usize) -> Self {
+        Self { tasks, slots, shares: shares.clamp(1, MOST_SHARES), taken: Default::default() }
+    }
+
+    /// The tasks of a slot, each of which is visited once.
+    pub(crate) fn of(&self, slot: usize) -> impl Iterator<Item = usize> {
+        let own = self.shares * slot / self.slots.max(1);
+        (own..self.shares).chain(0..own).flat_map(move |share| {
+            let [start, end] = [share, share + 1].map(|share| self.tasks * share / self.shares);
+            std::iter::from_fn(move || {
+                let task = start + self.taken[share].0.fetch_add(1, Relaxed);
+                (task < end).then_some(task)
+            })
+        })
+    }
+}
+
 /// As [`for_each`] of tasks that do little more than read or write `bytes` bytes in all: on the calling thread alone if that
 /// takes no longer than a second one needs to begin.
 pub(crate) fn for_each_of(tasks: usize, bytes: usize, body: impl Fn(usize) + Sync) {
@@ -241,6 +276,20 @@ mod tests {
             seen.sort_unstable();
             assert_eq!(seen, (0..tasks).collect::<Vec<_>>(), "{slots} slots, {work}");
         }
+    }
+
+    #[test]
+    fn every_task_of_shares_is_taken_once() {
+        for (tasks, slots, shares) in [(0, 1, 1), (1, 4, 4), (18, 4, 4), (18, 4, 1), (3, 16, 16), (100, 64, 64)] {
+            let all = Shares::new(tasks, slots, shares);
+            let mut seen: Vec<usize> = (0..slots).rev().flat_map(|slot| all.of(slot)).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..tasks).collect::<Vec<_>>(), "{slots} slots, {shares} shares");
+        }
+        let halves = Shares::new(7, 2, 2);
+        let (mut first, mut second) = (halves.of(0), halves.of(1));
+        assert_eq!([first.next(), second.next(), first.next()], [Some(0), Some(3), Some(1)]);
+        assert_eq!(second.chain(first).collect::<Vec<_>>(), [4, 5, 6, 2]);
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) enum Packs {
     Thread,
     /// Each task the rows that it needs, since a loop over threads would take longer.
     Task,
+    /// Each thread the rows of its tasks, which follow each other: they stay in its caches, and no other thread has them.
+    Rows,
 }
 
 /// How it is cut.
@@ -91,12 +93,13 @@ impl Work {
         }
         // As much for one thread as for another.
         let across = if down % threads != 0 { across.next_multiple_of(threads).min(units) } else { across };
-        let packs =
-            if threads > 1 && self.packs_fast && panels.count() >= 4 * threads && blocks * self.steps <= OWN_STEPS {
-                Packs::Thread
-            } else {
-                Packs::Together
-            };
+        let packs = if self.packs_fast && down % threads == 0 {
+            Packs::Rows
+        } else if self.packs_fast && panels.count() >= 4 * threads && blocks * self.steps <= OWN_STEPS {
+            Packs::Thread
+        } else {
+            Packs::Together
+        };
         Cut { grid: [down, across], packs }
     }
 }

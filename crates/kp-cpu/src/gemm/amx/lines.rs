@@ -92,7 +92,7 @@ impl Lines {
     /// If `out` is short.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub(crate) fn pack(self, side: &Side<'_>, batch: usize, outer: Range<usize>, inner: Range<usize>, out: &mut [u8]) {
-        let mut store = |row: usize, step: usize, line: __m512i| {
+        let store = |out: &mut [u8], row: usize, step: usize, line: __m512i| {
             let out = &mut out[step * STEP_BYTES + row * ROW_BYTES..][..ROW_BYTES];
             // SAFETY: 64 bytes.
             unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), line) };
@@ -102,8 +102,12 @@ impl Lines {
         for (r, o) in outer.enumerate() {
             match self {
                 Self::Same => {
-                    for (s, codes) in columns.column(o).chunks(ROW_BYTES).enumerate() {
-                        store(r, s, bytes(codes));
+                    let (lines, rest) = columns.column(o).as_chunks::<ROW_BYTES>();
+                    for (line, step) in lines.iter().zip(out.as_chunks_mut::<STEP_BYTES>().0) {
+                        step[r * ROW_BYTES..][..ROW_BYTES].copy_from_slice(line);
+                    }
+                    if !rest.is_empty() {
+                        store(out, r, lines.len(), bytes(rest));
                     }
                 }
                 Self::Pairs(table) => {
@@ -119,10 +123,10 @@ impl Lines {
                         let pairs = _mm512_cvtepu8_epi16(pairs);
                         let each = _mm512_or_si512(pairs, _mm512_slli_epi16::<4>(pairs));
                         let places = _mm512_and_si512(each, _mm512_set1_epi8(15));
-                        store(r, s, _mm512_maskz_shuffle_epi8(there, table, places));
+                        store(out, r, s, _mm512_maskz_shuffle_epi8(there, table, places));
                     }
                 }
-                Self::Codes(codes) => codes.lines(side, (batch, o), inner.clone(), |s, line| store(r, s, line)),
+                Self::Codes(codes) => codes.lines(side, (batch, o), inner.clone(), |s, line| store(out, r, s, line)),
                 Self::Numbers { dtype, unit, scaling } => {
                     let (mut numbers, mut line) = ([0.0_f32; LINE], [0_u8; 2 * LINE]);
                     for first in inner.clone().step_by(LINE) {
@@ -136,7 +140,7 @@ impl Lines {
                         numbers::write(dtype, numbers, codes, 0, Overflow::Propagate);
                         let step = dtype.bytes((first - inner.start) as u64) as usize / ROW_BYTES;
                         for (s, codes) in codes.chunks(ROW_BYTES).enumerate() {
-                            store(r, step + s, bytes(codes));
+                            store(out, r, step + s, bytes(codes));
                         }
                     }
                 }
@@ -150,7 +154,7 @@ impl Lines {
         };
         let lines = inner.len().div_ceil(per_line);
         for r in there..BLOCK {
-            (0..lines).for_each(|s| store(r, s, _mm512_setzero_si512()));
+            (0..lines).for_each(|s| store(out, r, s, _mm512_setzero_si512()));
         }
     }
 }
@@ -211,25 +215,29 @@ pub(super) fn turn_sums(block: &[u32], out: &mut [u32], ld: usize) {
 /// If `out` is short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(crate) fn pack_across(side: &Side<'_>, batch: usize, outer: Range<usize>, inner: Range<usize>, out: &mut [u8]) {
-    let mask = ((1_u64 << outer.len()) - 1) as u32;
+    let (count, mask) = (inner.len(), ((1_u64 << outer.len()) - 1) as u32);
+    let first = side.place(batch, outer.start, inner.start);
+    let ld = if count > 1 { side.place(batch, outer.start, inner.start + 1) - first } else { 0 };
+    let codes = side.codes[2 * first..][..2 * (count.saturating_sub(1) * ld + outer.len())].as_ptr();
     // What the two that are interleaved take of each 128 bits: the first 16 columns, and the last.
     let places = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     let row = |i: usize| {
-        if i >= inner.end {
+        if i >= count {
             return _mm512_setzero_si512();
         }
-        let codes = &side.codes[2 * side.place(batch, outer.start, i)..][..2 * outer.len()];
-        // The next block is made of what lies beside.
-        _mm_prefetch::<_MM_HINT_T1>(codes.as_ptr().wrapping_add(ROW_BYTES).cast());
-        // SAFETY: of 32 codes, those that are there.
-        _mm512_permutexvar_epi64(places, unsafe { _mm512_maskz_loadu_epi16(mask, codes.as_ptr().cast()) })
+        let at = codes.wrapping_add(2 * i * ld);
+        // SAFETY: of 32 codes, those that are there. The next block is made of what lies beside.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(ROW_BYTES).cast());
+            _mm512_permutexvar_epi64(places, _mm512_maskz_loadu_epi16(mask, at.cast()))
+        }
     };
-    let steps = inner.len().div_ceil(Holds::Bf16.elements());
+    let steps = count.div_ceil(Holds::Bf16.elements());
     for (s, step) in out[..steps * STEP_BYTES].as_chunks_mut::<STEP_BYTES>().0.iter_mut().enumerate() {
         let (left, right) = step.split_at_mut(TILE_BYTES);
-        for (line, (left, right)) in left.chunks_exact_mut(ROW_BYTES).zip(right.chunks_exact_mut(ROW_BYTES)).enumerate()
-        {
-            let first = inner.start + s * Holds::Bf16.elements() + 2 * line;
+        let lines = left.as_chunks_mut::<ROW_BYTES>().0.iter_mut().zip(right.as_chunks_mut::<ROW_BYTES>().0);
+        for (line, (left, right)) in lines.enumerate() {
+            let first = s * Holds::Bf16.elements() + 2 * line;
             let (even, odd) = (row(first), row(first + 1));
             // SAFETY: 64 bytes each.
             unsafe {

@@ -2,6 +2,7 @@
 
 mod codes;
 mod cut;
+mod ends;
 pub(crate) mod lines;
 pub(crate) mod product;
 pub(crate) mod source;

@@ -15,7 +15,7 @@
 
 use super::{
     cut::{Cut, Packs, Work},
-    lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn, turn_sums},
+    lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
     source::{Source, Units, unit_of},
     tile::{Dot, Operand, Tile},
     vectors,
@@ -29,40 +29,37 @@ use crate::{
         product::{self, Item, Product, Summing, Sums},
         side::Scaling,
         tile::{GROUP, Wanted},
-        vnni::{end::End, pack::ask},
+        vnni::pack::ask,
         vnni_few_rows::varies,
     },
     kernel::{self, Disjoint, Output},
-    memory::{cut, numbers_mut},
-    simd::run_widest,
-    threads,
+    memory::cut,
+    threads::{self, Shares},
 };
 use kp_hal::{
     DType, Launch, Queue, Result,
     op::{Gemm, GemmArgs, GemmSpec, Matrix},
 };
-use std::{
-    any::TypeId,
-    marker::PhantomData,
-    ops::Range,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::{marker::PhantomData, ops::Range};
 
 /// Steps of k of a block of B: 32 KB of tiles.
 const DEEP: usize = 16;
 
+/// Blocks of B that a thread packs: one is multiplied by, the next is being made.
+const PACKED: usize = 2;
+
 /// A product cut into tiles.
 pub(crate) struct ByTiles<E> {
-    spec: GemmSpec,
-    panels: Panels,
+    pub(super) spec: GemmSpec,
+    pub(super) panels: Panels,
     summing: Summing,
-    holds: Holds,
+    pub(super) holds: Holds,
     units: Units,
-    dot: Dot,
+    pub(super) dot: Dot,
     a: Lines,
     b: Source,
     /// Whether sums are still to be multiplied by scales of rows and columns.
-    scaled: bool,
+    pub(super) scaled: bool,
     cut: Cut,
     kind: PhantomData<E>,
 }
@@ -109,7 +106,7 @@ impl<E: Tail> ByTiles<E> {
         }
     }
 
-    fn is_turned(&self) -> bool {
+    pub(super) fn is_turned(&self) -> bool {
         matches!(self.b, Source::Left(_))
     }
 
@@ -135,17 +132,17 @@ impl<E: Tail> ByTiles<E> {
         match self.cut.packs {
             Packs::Together => [all, 0],
             Packs::Thread => [0, all],
-            Packs::Task => [0, most],
+            Packs::Task | Packs::Rows => [0, most],
         }
     }
 
-    /// Work space of a thread: a block of B, sums, a block of rows of them turned, and the same finished, with factors of
+    /// Work space of a thread: blocks of B, sums, a block of rows of them turned, and the same finished, with factors of
     /// rows and columns and what finishing needs.
     fn work_lens(&self) -> [usize; 4] {
         let ld = self.ld();
         let sums = self.blocks()[1] * BLOCK * ld;
         let turned = if self.is_turned() { BLOCK * ld } else { 0 };
-        [DEEP * STEP_BYTES, sums, turned, BLOCK * ld + BLOCK + ld + finish_len(ld)]
+        [PACKED * DEEP * STEP_BYTES, sums, turned, BLOCK * ld + BLOCK + ld + finish_len(ld)]
     }
 
     fn work_bytes(&self) -> usize {
@@ -191,12 +188,14 @@ impl<E: Tail> ByTiles<E> {
         });
     }
 
-    /// Packs `blocks` blocks of rows from block `from` on, by this thread alone.
-    fn prepare_own(&self, product: &Product<'_>, item: Item, from: usize, blocks: usize, a: &mut [u8]) {
-        let steps = self.steps();
-        for (j, first) in (0..blocks).flat_map(|j| (0..steps).step_by(DEEP).map(move |first| (j, first))) {
-            let at = self.place(blocks, j, first);
-            self.pack(product, item, from + j, first, &mut a[at..][..(steps - first).min(DEEP) * STEP_BYTES]);
+    /// Packs blocks `blocks` of rows, by this thread alone.
+    fn prepare_own(&self, product: &Product<'_>, item: Item, blocks: Range<usize>, a: &mut [u8]) {
+        let (steps, count) = (self.steps(), blocks.len());
+        for (j, block) in blocks.enumerate() {
+            for first in (0..steps).step_by(DEEP) {
+                let at = self.place(count, j, first);
+                self.pack(product, item, block, first, &mut a[at..][..(steps - first).min(DEEP) * STEP_BYTES]);
+            }
         }
     }
 
@@ -214,27 +213,34 @@ impl<E: Tail> ByTiles<E> {
         }
     }
 
-    /// Steps `steps` of panel `p`, packed to `out` unless they lie.
-    fn block(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>, out: &mut [u8]) -> Operand {
-        let (b, elements) = (&product.b, self.holds.elements());
-        let columns = self.panels.columns(p);
+    /// Steps `steps` of panel `p` where they lie, if they need not be packed.
+    fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
+        let (b, columns) = (&product.b, self.panels.columns(p));
+        let Source::Panels(width) = self.b else { return None };
+        // Where the second sixteen columns are none, those before once more.
+        let second = if columns.len() > ROWS { columns.start + ROWS } else { columns.start };
+        let at = [columns.start, second].map(|column| {
+            let first = b.place(item.b, column, steps.start * self.holds.elements());
+            b.codes[b.matrix.dtype().bytes(first as u64) as usize..].as_ptr()
+        });
+        Some(Operand { at, ld: 4 * width, step: 4 * width * ROWS })
+    }
+
+    /// Packs steps `steps` of panel `p` to `out`, unless they lie.
+    fn pack_b(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>, out: &mut [u8]) {
+        let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
         let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
-        match self.b {
-            // SAFETY: `supports` asked for the features.
-            Source::Left(lines) => unsafe { lines.pack(b, item.b, columns, inner, out) },
-            // SAFETY: as above.
-            Source::Across => unsafe { pack_across(b, item.b, columns, inner, out) },
-            Source::Panels(width) => {
-                // Where the second sixteen columns are none, those before once more.
-                let second = if columns.len() > ROWS { columns.start + ROWS } else { columns.start };
-                let at = [columns.start, second].map(|column| {
-                    let first = b.place(item.b, column, inner.start);
-                    b.codes[b.matrix.dtype().bytes(first as u64) as usize..].as_ptr()
-                });
-                return Operand { at, ld: 4 * width, step: 4 * width * ROWS };
+        if inner.is_empty() {
+            return;
+        }
+        // SAFETY: `supports` asked for the features.
+        unsafe {
+            match self.b {
+                Source::Left(lines) => lines.pack(b, item.b, columns, inner, out),
+                Source::Across => pack_across(b, item.b, columns, inner, out),
+                Source::Panels(_) => {}
             }
         }
-        Operand::packed(out.as_ptr())
     }
 
     /// Computes and finishes rows `rows` of an item, which begin at a block, and the columns of panels `run`.
@@ -246,7 +252,7 @@ impl<E: Tail> ByTiles<E> {
         task: &Task<'_, '_, E>,
         rows: Range<usize>,
         run: Range<usize>,
-        own: &mut [u8],
+        own: &[u8],
         mut work: &mut [u8],
     ) {
         let Task { finish, a, ref tiles } = *task;
@@ -263,25 +269,26 @@ impl<E: Tail> ByTiles<E> {
         let first_block = rows.start / BLOCK;
         let (a, a_blocks, a_first) = match self.cut.packs {
             Packs::Together => (a, item.rows.div_ceil(BLOCK), first_block),
-            Packs::Thread => (&*own, item.rows.div_ceil(BLOCK), first_block),
-            Packs::Task => {
-                self.prepare_own(product, item, first_block, blocks, own);
-                (&*own, blocks, 0)
-            }
+            Packs::Thread => (own, item.rows.div_ceil(BLOCK), first_block),
+            Packs::Task | Packs::Rows => (own, blocks, 0),
         };
+        // Rows of B a page apart share so few places in L1 and L2 that what a whole block is made of would not stay: it is asked
+        // for and packed by shares, each while a block of rows is multiplied. What tiles multiply by fills L1 as it is.
+        let by_shares = tiles.is_none() && matches!(self.b, Source::Across);
+        let (mut now, mut soon) = bytes_mut(block).split_at_mut(DEEP * STEP_BYTES);
+        self.pack_b(product, item, run.start, 0..all_steps.min(DEEP), now);
         for first in (0..all_steps).step_by(DEEP) {
             let steps = first..(first + DEEP).min(all_steps);
             for (i, p) in run.clone().enumerate() {
-                let of_b = self.block(product, item, p, steps.clone(), bytes_mut(block));
-                let next = match p + 1 < run.end {
+                let of_b = self.lying(product, item, p, &steps).unwrap_or_else(|| Operand::packed(now.as_ptr()));
+                let (next, of_next) = match p + 1 < run.end {
                     true => (p + 1, steps.clone()),
                     false => (run.start, steps.end..(steps.end + DEEP).min(all_steps)),
                 };
                 let mut ahead = None;
                 for j in 0..blocks {
-                    if self.units == Units::Tiles {
-                        self.ask(product, item, next.clone(), j, blocks);
-                    }
+                    let share = [j, j + 1].map(|j| of_next.len() * j / blocks);
+                    let some = of_next.start + share[0]..of_next.start + share[1];
                     let at = self.place(a_blocks, a_first + j, first);
                     let of_a = Operand::packed(a[at..][..steps.len() * STEP_BYTES].as_ptr());
                     let (left, right) = if self.is_turned() { (of_b, of_a) } else { (of_a, of_b) };
@@ -305,17 +312,32 @@ impl<E: Tail> ByTiles<E> {
                     // asked for the features.
                     unsafe {
                         match tiles {
-                            Some(tiles) => tile.run(self.dot, tiles),
+                            Some(tiles) => {
+                                self.ask(product, item, (next, of_next.clone()), j, blocks);
+                                tile.run(self.dot, tiles);
+                            }
                             None => {
-                                let (times, next) = ahead.get_or_insert_with(|| {
-                                    let times = vectors::tiles([high, wide]);
-                                    let wanted = self.wanted(product, item, next.clone());
-                                    (times, wanted.map(|next| next.shared(blocks * times, steps.len() * GROUP)))
-                                });
-                                vectors::run(&tile, [high, wide], next.as_ref(), j * *times);
+                                let times = vectors::tiles([high, wide]);
+                                if by_shares {
+                                    let wanted = self.wanted(product, item, next, some.clone());
+                                    ahead = wanted.map(|wanted| (wanted.shared(times, steps.len() * GROUP), 0));
+                                } else if j == 0 {
+                                    let wanted = self.wanted(product, item, next, of_next.clone());
+                                    ahead = wanted
+                                        .map(|wanted| (wanted.shared(blocks * times, steps.len() * GROUP), times));
+                                }
+                                vectors::run(&tile, [high, wide], ahead.as_ref().map(|(all, each)| (all, j * each)));
                             }
                         }
                     }
+                    if by_shares {
+                        self.pack_b(product, item, next, some, &mut soon[share[0] * STEP_BYTES..]);
+                    }
+                }
+                if by_shares {
+                    std::mem::swap(&mut now, &mut soon);
+                } else {
+                    self.pack_b(product, item, next, of_next, now);
                 }
             }
         }
@@ -324,7 +346,7 @@ impl<E: Tail> ByTiles<E> {
     }
 
     /// What steps `steps` of panel `p` are read or will be packed from.
-    fn wanted(&self, product: &Product<'_>, item: Item, (p, steps): (usize, Range<usize>)) -> Option<Wanted> {
+    fn wanted(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>) -> Option<Wanted> {
         let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
         let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
         match self.b {
@@ -350,87 +372,6 @@ impl<E: Tail> ByTiles<E> {
         ask(&product.b, item.b, self.panels.columns(p), inner, part, parts);
     }
 
-    /// Finishes the sums of a task.
-    ///
-    /// # Safety
-    /// No other thread has the same elements of D.
-    unsafe fn end(
-        &self,
-        finish: &Finish<'_, '_, E>,
-        rows: Range<usize>,
-        run: Range<usize>,
-        sums: &mut [u32],
-        turned: &mut [u32],
-        ends: &mut [E],
-    ) {
-        let ld = run.len() * BLOCK;
-        let (row_factors, ends) = ends.split_at_mut(BLOCK);
-        let (column_factors, ends) = ends.split_at_mut(ld);
-        let (ends, rest) = ends.split_at_mut(BLOCK * ld);
-        let is_sum = self.dot == Dot::Bf16 && !self.scaled && TypeId::of::<E>() == TypeId::of::<f32>();
-        if is_sum && !self.is_turned() {
-            let sums = numbers_mut::<E>(bytes_mut(sums));
-            // SAFETY: passed on.
-            return unsafe { finish.tile(rows, run, sums, ld, rest) };
-        }
-        if !is_sum {
-            self.column_factors(finish, run.clone(), column_factors);
-        }
-        for (j, first) in rows.clone().step_by(BLOCK).enumerate() {
-            let some = first..(first + BLOCK).min(rows.end);
-            let numbers = match self.is_turned() {
-                true => {
-                    let blocks = &sums[j * BLOCK * ld..][..BLOCK * ld];
-                    for (i, block) in blocks.chunks_exact(BLOCK * BLOCK).enumerate() {
-                        // SAFETY: `supports` asked for the features.
-                        unsafe { turn_sums(block, &mut turned[i * BLOCK..], ld) };
-                    }
-                    &mut *turned
-                }
-                false => &mut sums[j * BLOCK * ld..][..BLOCK * ld],
-            };
-            if is_sum {
-                let numbers = numbers_mut::<E>(bytes_mut(numbers));
-                // SAFETY: passed on.
-                unsafe { finish.tile(some, run.clone(), numbers, ld, rest) };
-                continue;
-            }
-            self.row_factors(finish, some.clone(), row_factors);
-            let is_whole = self.dot != Dot::Bf16;
-            let mut all = ends.chunks_exact_mut(ld);
-            let ends_of = |_| all.next().expect("as many as rows");
-            let (sums, rows, by) = (numbers, &*row_factors, &*column_factors);
-            run_widest(ld, End { sums, ld, is_whole, excess: None, rows, by, ends: ends_of });
-            // SAFETY: passed on.
-            unsafe { finish.tile(some, run.clone(), ends, ld, rest) };
-        }
-    }
-
-    /// What sums of the columns of panels `run` are worth.
-    fn column_factors(&self, finish: &Finish<'_, '_, E>, run: Range<usize>, out: &mut [E]) {
-        let unit = E::from_f32(unit_of(&self.spec.a, self.holds) * unit_of(&self.spec.b, self.holds));
-        out.fill(unit);
-        if !self.scaled {
-            return;
-        }
-        for (p, out) in run.zip(out.chunks_exact_mut(BLOCK)) {
-            let columns = self.panels.columns(p);
-            let out = &mut out[..columns.len()];
-            finish.product.b.scales_of(finish.item.b, columns, 0, out);
-            out.iter_mut().for_each(|factor| *factor *= unit);
-        }
-    }
-
-    /// What sums of rows `rows` are worth.
-    fn row_factors(&self, finish: &Finish<'_, '_, E>, rows: Range<usize>, out: &mut [E]) {
-        out.fill(E::ONE);
-        if self.scaled {
-            let item = finish.item;
-            let of = item.row + rows.start..item.row + rows.end;
-            finish.product.a.scales_of(item.row_batch, of, 0, &mut out[..rows.len()]);
-        }
-    }
-
     /// Computes an item; sums that must wait for their rows go to `stage`.
     ///
     /// # Safety
@@ -452,8 +393,10 @@ impl<E: Tail> ByTiles<E> {
         let (blocks, units) = (item.rows.div_ceil(BLOCK), self.panels.count() / unit);
         let [down, across] = [self.cut.grid[0].min(blocks), self.cut.grid[1]];
         let finish = Finish { product, item, summing: self.summing, panels: self.panels, stage };
-        let next = AtomicUsize::new(0);
-        threads::for_each(threads::count().min(down * across), |slot| {
+        let by_rows = self.cut.packs == Packs::Rows;
+        let slots = threads::count().min(down * across);
+        let shares = Shares::new(down * across, slots, if by_rows { slots } else { 1 });
+        threads::for_each(slots, |slot| {
             let bytes = self.work_bytes();
             // SAFETY: a slot belongs to one thread.
             let work = unsafe { work.part(slot * bytes..(slot + 1) * bytes) };
@@ -461,19 +404,21 @@ impl<E: Tail> ByTiles<E> {
             let tiles = (self.units == Units::Tiles).then(|| unsafe { Tiles::new() });
             let task = Task { finish: &finish, a, tiles };
             let (own, work) = work.split_at_mut(self.a_bytes()[1]);
-            let mut is_ready = self.cut.packs != Packs::Thread;
-            loop {
-                let t = next.fetch_add(1, Relaxed);
-                if t >= down * across {
-                    return;
+            let mut ready = 0..0;
+            for t in shares.of(slot) {
+                // Neighbouring tasks share a panel's memory, or the rows that this thread has packed.
+                let (i, j) = if by_rows { (t / across, t % across) } else { (t % down, t / down) };
+                let block = |i: usize| blocks * i / down;
+                let needed = match self.cut.packs {
+                    Packs::Together => 0..0,
+                    Packs::Thread => 0..blocks,
+                    Packs::Task | Packs::Rows => block(i)..block(i + 1),
+                };
+                if ready != needed {
+                    self.prepare_own(product, item, needed.clone(), own);
+                    ready = needed;
                 }
-                if !is_ready {
-                    self.prepare_own(product, item, 0, blocks, own);
-                    is_ready = true;
-                }
-                // Neighbouring tasks share a panel's memory.
-                let (i, j) = (t % down, t / down);
-                let row = |i: usize| (blocks * i / down * BLOCK).min(item.rows);
+                let row = |i: usize| (block(i) * BLOCK).min(item.rows);
                 let panel = |j: usize| units * j / across * unit;
                 // SAFETY: tasks have their own elements of D.
                 unsafe { self.task(&task, row(i)..row(i + 1), panel(j)..panel(j + 1), own, work) };

@@ -39,16 +39,16 @@ pub(super) fn tiles([rows, columns]: [usize; 2]) -> usize {
     rows.div_ceil(shape(columns).0)
 }
 
-/// Computes the sums of at least `rows` left rows by `columns` right ones, while the parts of what is wanted `next` from part
-/// `part` on are asked for, a little each step: as many lines at once would be waited for.
+/// Computes the sums of at least `rows` left rows by `columns` right ones, while the parts of what is wanted `next`, from the
+/// one that is named on, are asked for, a little each step: as many lines at once would be waited for.
 ///
 /// # Safety
 /// As [`Tile::run`], for a left operand that was packed.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn run(tile: &Tile, [rows, columns]: [usize; 2], next: Option<&Shared>, part: usize) {
+pub(super) unsafe fn run(tile: &Tile, [rows, columns]: [usize; 2], next: Option<(&Shared, usize)>) {
     let (height, width) = shape(columns);
     for (i, first) in (0..rows).step_by(height).enumerate() {
-        let ahead = next.map_or(Ahead::NONE, |next| next.part(part + i));
+        let ahead = next.map_or(Ahead::NONE, |(next, part)| next.part(part + i));
         let (half, row) = (first / ROWS, first % ROWS);
         let left = tile.left.at[half].wrapping_add(row * ROW_BYTES);
         let sums = tile.sums[half].wrapping_byte_add(row * tile.sums_ld).cast();

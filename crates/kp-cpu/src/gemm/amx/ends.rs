@@ -1,0 +1,98 @@
+//! How sums of products by tiles end: turned if need be, multiplied by scales, and finished as D.
+
+use super::{
+    lines::{BLOCK, turn_sums},
+    product::ByTiles,
+    source::unit_of,
+    tile::Dot,
+};
+use crate::{
+    act::Tail,
+    gemm::{few::columns::bytes_mut, finish::Finish, vnni::end::End},
+    memory::numbers_mut,
+    simd::run_widest,
+};
+use std::{any::TypeId, ops::Range};
+
+impl<E: Tail> ByTiles<E> {
+    /// Finishes the sums of a task.
+    ///
+    /// # Safety
+    /// No other thread has the same elements of D.
+    pub(super) unsafe fn end(
+        &self,
+        finish: &Finish<'_, '_, E>,
+        rows: Range<usize>,
+        run: Range<usize>,
+        sums: &mut [u32],
+        turned: &mut [u32],
+        ends: &mut [E],
+    ) {
+        let ld = run.len() * BLOCK;
+        let (row_factors, ends) = ends.split_at_mut(BLOCK);
+        let (column_factors, ends) = ends.split_at_mut(ld);
+        let (ends, rest) = ends.split_at_mut(BLOCK * ld);
+        let is_sum = self.dot == Dot::Bf16 && !self.scaled && TypeId::of::<E>() == TypeId::of::<f32>();
+        if is_sum && !self.is_turned() {
+            let sums = numbers_mut::<E>(bytes_mut(sums));
+            // SAFETY: passed on.
+            return unsafe { finish.tile(rows, run, sums, ld, rest) };
+        }
+        if !is_sum {
+            self.column_factors(finish, run.clone(), column_factors);
+        }
+        for (j, first) in rows.clone().step_by(BLOCK).enumerate() {
+            let some = first..(first + BLOCK).min(rows.end);
+            let numbers = match self.is_turned() {
+                true => {
+                    let blocks = &sums[j * BLOCK * ld..][..BLOCK * ld];
+                    for (i, block) in blocks.chunks_exact(BLOCK * BLOCK).enumerate() {
+                        // SAFETY: `supports` asked for the features.
+                        unsafe { turn_sums(block, &mut turned[i * BLOCK..], ld) };
+                    }
+                    &mut *turned
+                }
+                false => &mut sums[j * BLOCK * ld..][..BLOCK * ld],
+            };
+            if is_sum {
+                let numbers = numbers_mut::<E>(bytes_mut(numbers));
+                // SAFETY: passed on.
+                unsafe { finish.tile(some, run.clone(), numbers, ld, rest) };
+                continue;
+            }
+            self.row_factors(finish, some.clone(), row_factors);
+            let is_whole = self.dot != Dot::Bf16;
+            let mut all = ends.chunks_exact_mut(ld);
+            let ends_of = |_| all.next().expect("as many as rows");
+            let (sums, rows, by) = (numbers, &*row_factors, &*column_factors);
+            run_widest(ld, End { sums, ld, is_whole, excess: None, rows, by, ends: ends_of });
+            // SAFETY: passed on.
+            unsafe { finish.tile(some, run.clone(), ends, ld, rest) };
+        }
+    }
+
+    /// What sums of the columns of panels `run` are worth.
+    fn column_factors(&self, finish: &Finish<'_, '_, E>, run: Range<usize>, out: &mut [E]) {
+        let unit = E::from_f32(unit_of(&self.spec.a, self.holds) * unit_of(&self.spec.b, self.holds));
+        out.fill(unit);
+        if !self.scaled {
+            return;
+        }
+        for (p, out) in run.zip(out.chunks_exact_mut(BLOCK)) {
+            let columns = self.panels.columns(p);
+            let out = &mut out[..columns.len()];
+            finish.product.b.scales_of(finish.item.b, columns, 0, out);
+            out.iter_mut().for_each(|factor| *factor *= unit);
+        }
+    }
+
+    /// What sums of rows `rows` are worth.
+    fn row_factors(&self, finish: &Finish<'_, '_, E>, rows: Range<usize>, out: &mut [E]) {
+        out.fill(E::ONE);
+        if self.scaled {
+            let item = finish.item;
+            let of = item.row + rows.start..item.row + rows.end;
+            finish.product.a.scales_of(item.row_batch, of, 0, &mut out[..rows.len()]);
+        }
+    }
+}
