@@ -10,6 +10,8 @@ use std::{fmt, str::FromStr};
 #[derive(Debug)]
 pub struct Reader<'t> {
     words: Vec<(&'t str, bool)>,
+    /// The options and flags that were asked for.
+    known: Vec<&'static str>,
 }
 
 impl<'t> Reader<'t> {
@@ -28,7 +30,7 @@ impl<'t> Reader<'t> {
                 return Err(BadProblem::Repeated { key: clip(key(word)) });
             }
         }
-        Ok(Self { words })
+        Ok(Self { words, known: Vec::new() })
     }
 
     /// The next word that is no option.
@@ -45,31 +47,42 @@ impl<'t> Reader<'t> {
     /// `N` whole numbers joined by `x`.
     ///
     /// # Errors
-    /// `Invalid` with the form expected.
+    /// `Invalid` with the form expected; `TooLarge` for a number past 32 bits.
     pub fn dims<const N: usize>(&mut self, form: &'static str) -> Result<[u32; N], BadProblem> {
         let word = self.word(form)?;
         let invalid = || BadProblem::Invalid { what: "dims", expected: form, got: clip(word) };
+        let parts: Vec<&str> = word.split('x').collect();
+        let parts: [&str; N] = parts.try_into().map_err(|_| invalid())?;
         let mut out = [0; N];
-        let mut parts = word.split('x');
-        for slot in &mut out {
-            *slot = number(parts.next().ok_or_else(invalid)?).ok_or_else(invalid)?;
+        for (slot, (part, what)) in out.iter_mut().zip(parts.into_iter().zip(form.split('x'))) {
+            *slot = match number(part) {
+                Some(size) => size,
+                None if is_digits(part) => return Err(past_32_bits(what, part)),
+                None => return Err(invalid()),
+            };
         }
-        if parts.next().is_some() { Err(invalid()) } else { Ok(out) }
+        Ok(out)
     }
 
-    /// `N` parts joined by `:`.
+    /// `N` types joined by `:`, as `form` names them: `A:B:D, each dtype[@scheme]`.
     ///
     /// # Errors
-    /// `Invalid` if there are more or fewer, or one does not parse.
-    pub fn parts<T: FromStr, const N: usize>(
+    /// `Invalid` with the form if there are more or fewer; with the one that does not parse and what it may be.
+    pub fn types<T: FromStr<Err = Unread>, const N: usize>(
         &mut self,
-        what: &'static str,
         form: &'static str,
     ) -> Result<[T; N], BadProblem> {
-        let word = self.word(what)?;
-        let invalid = || BadProblem::Invalid { what, expected: form, got: clip(word) };
-        let parsed: Vec<T> = word.split(':').map(|p| p.parse().map_err(|_| invalid())).collect::<Result<_, _>>()?;
-        parsed.try_into().map_err(|_| invalid())
+        let word = self.word("types")?;
+        let parts: Vec<&str> = word.split(':').collect();
+        if parts.len() != N {
+            return Err(BadProblem::Invalid { what: "types", expected: form, got: clip(word) });
+        }
+        let names = form.split([':', ',']);
+        let type_of = |(what, part): (&'static str, &str)| {
+            part.parse().map_err(|Unread { expected }| BadProblem::Invalid { what, expected, got: clip(part) })
+        };
+        let types: Vec<T> = names.zip(parts).map(type_of).collect::<Result<_, _>>()?;
+        Ok(types.try_into().unwrap_or_else(|_| unreachable!("there are as many as parts, and a name for each")))
     }
 
     /// The value of `key=`, if the word is there.
@@ -77,6 +90,7 @@ impl<'t> Reader<'t> {
     /// # Errors
     /// `Invalid` if it does not parse.
     pub fn option<T: FromStr>(&mut self, key: &'static str, expected: &'static str) -> Result<Option<T>, BadProblem> {
+        self.known.push(key);
         for (word, used) in &mut self.words {
             if let Some((k, value)) = word.split_once('=')
                 && k == key
@@ -93,6 +107,7 @@ impl<'t> Reader<'t> {
 
     /// Whether the bare word `name` is there.
     pub fn flag(&mut self, name: &'static str) -> bool {
+        self.known.push(name);
         match self.words.iter_mut().find(|(word, _)| *word == name) {
             Some((_, used)) => {
                 *used = true;
@@ -105,10 +120,10 @@ impl<'t> Reader<'t> {
     /// Ends reading.
     ///
     /// # Errors
-    /// `Unknown` for the first word nobody asked for.
+    /// `Unknown` for the first word nobody asked for, with those that were asked for.
     pub fn finish(self) -> Result<(), BadProblem> {
         match self.words.iter().find(|(_, used)| !used) {
-            Some((word, _)) => Err(BadProblem::Unknown { word: clip(word) }),
+            Some((word, _)) => Err(BadProblem::Unknown { word: clip(word), known: self.known }),
             None => Ok(()),
         }
     }
@@ -221,10 +236,17 @@ impl std::error::Error for Unread {}
 
 /// A whole number in plain digits: no sign, no blanks.
 pub(crate) fn number<T: FromStr>(s: &str) -> Option<T> {
-    if s.is_empty() || !s.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    s.parse().ok()
+    if is_digits(s) { s.parse().ok() } else { None }
+}
+
+/// Whether it is one, however large.
+pub(crate) fn is_digits(s: &str) -> bool {
+    !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// The refusal of a number, in digits, of which 32 bits are kept.
+pub(crate) fn past_32_bits(what: &'static str, digits: &str) -> BadProblem {
+    BadProblem::TooLarge { what, max: u32::MAX.into(), got: number(digits).unwrap_or(u64::MAX) }
 }
 
 /// At most 40 characters of foreign text, escaped ones counted as they are shown, so that a message stays a line.
@@ -267,12 +289,13 @@ pub(crate) use spelled;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
 
     #[test]
     fn words_are_used_once_and_all() {
-        let mut r = Reader::new("4x5  a:b  k=7 fast").expect("no word repeats");
+        let mut r = Reader::new("4x5  f32:i8  k=7 fast").expect("no word repeats");
         assert_eq!(r.dims::<2>("MxN"), Ok([4, 5]));
-        assert_eq!(r.parts::<String, 2>("types", "x:y"), Ok(["a".into(), "b".into()]));
+        assert_eq!(r.types::<DType, 2>("X:Y"), Ok([DType::F32, DType::I8]));
         assert_eq!(r.option::<u32>("k", "a number"), Ok(Some(7)));
         assert_eq!(r.option::<u32>("n", "a number"), Ok(None));
         assert!(!r.flag("slow"));
@@ -283,16 +306,20 @@ mod tests {
     #[test]
     fn bad_words_are_named() {
         let dims = |t| Reader::new(t).and_then(|mut r| r.dims::<2>("MxN"));
-        for text in ["4", "4x5x6", "4x-5", "4x+5", "4xx", "x", "4x4294967296"] {
+        for text in ["4", "4x5x6", "4x-5", "4x+5", "4xx", "x"] {
             assert!(matches!(dims(text), Err(BadProblem::Invalid { .. })), "{text}");
+        }
+        for (text, got) in [("4x4294967296", 1 << 32), ("4x99999999999999999999", u64::MAX)] {
+            assert_eq!(dims(text), Err(BadProblem::TooLarge { what: "N", max: u32::MAX.into(), got }));
         }
         assert_eq!(Reader::new("a=1 a=2").map(|_| ()), Err(BadProblem::Repeated { key: "a".into() }));
         assert_eq!(
             Reader::new("1x1 what").and_then(|mut r| {
                 r.dims::<2>("MxN")?;
+                r.flag("fast");
                 r.finish()
             }),
-            Err(BadProblem::Unknown { word: "what".into() })
+            Err(BadProblem::Unknown { word: "what".into(), known: vec!["fast"] })
         );
         assert!(Reader::new(&"w ".repeat(1000)).is_err());
     }

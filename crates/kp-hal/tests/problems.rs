@@ -78,11 +78,26 @@ fn nonsense_is_refused_with_its_numbers() {
         ),
         ("gemm 1x1x1 f32:f32:f32", "dims must be BATCHxMxNxK, got `1x1x1`"),
         ("gemm 1x1x1x1 f32:f32", "types must be A:B:D, each dtype[@scheme], got `f32:f32`"),
-        ("gemm 1x1x1x1 f32:f32:f33", "types must be A:B:D, each dtype[@scheme], got `f32:f32:f33`"),
+        (
+            "gemm 1x1x1x1 f32:f32:f33",
+            "D must be one of f64 f32 tf32 f16 bf16 e4m3 e5m2 e4m3fnuz e5m2fnuz e2m1 nf4 e8m0 ue4m3 i4 u4 i8 u8 i32 i64, \
+          got `f33`",
+        ),
+        (
+            "gemm 1x1x1x1 f32:i4@g32:f32",
+            "B must be dtype@SCHEME, SCHEME one of tensor, row, mx, nv, OUTERxINNER, gINNER/TYPE[z], sizes below 65536, \
+          got `i4@g32`",
+        ),
+        (
+            "gemm 1x1x1x1 f32:e2m1@mx^x:f32",
+            "B must be dtype@SCHEME^LAYOUT, LAYOUT one of outer, tiles, got `e2m1@mx^x`",
+        ),
+        ("gemm 1x1x1x4294967296 f32:f32:f32", "K may be at most 4294967295, got 4294967296"),
+        ("attention 1x1x8:99999999999x64 f32:f32:f32", "a dim may be at most 4294967295, got 99999999999"),
         ("gemm 1x64x64x64 f32:f32:f32 a=row/32", "ld of a must be at least 64, got 32"),
         ("gemm 2x64x64x64 f32:f32:f32 d=row/64/100", "batch stride of d must be at least 4096, got 100"),
         ("gemm 1x64x63x64 f32:f32:f32 gate=halves", "n of a gated product must be a multiple of 2, got 63"),
-        ("gemm 1x64x64x64 f32:f32:f32 beta=1", "unknown word `beta=1`"),
+        ("reduce 4x4 f32:f32 op=max beta=1", "unknown word `beta=1`, known here: ldx op over repro align"),
         ("gemm 1x64x64x64 f32:f32:f32 acc=f32 acc=f32", "`acc` is given twice"),
         ("gemm 1x1x1x1 f32:f32:f32 acc=i32", "acc=i32 excludes an operand that is no integer"),
         ("gemm 1x1x1x1 i8:i8:f32 acc=f32q8", "acc=f32q8 excludes a but floats of 16 or 32 bits"),

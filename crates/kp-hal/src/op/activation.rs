@@ -124,7 +124,7 @@ impl Spec for ActivationSpec {
 
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         let [rows, cols] = words.dims("ROWSxCOLS")?;
-        let [x, y] = words.parts::<Format, 2>("types", "X:Y, each dtype[@scheme]")?;
+        let [x, y] = words.types::<Format, 2>("X:Y, each dtype[@scheme]")?;
         let act = words.option("act", Act::FORMS)?.unwrap_or_default();
         let gate = words.option("gate", Gate::FORMS)?.unwrap_or_default();
         let spec = Self::new(rows, cols, act, gate, x.dtype);

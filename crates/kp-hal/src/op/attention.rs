@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     dtype::DType,
-    text::{Reader, Real, Writer},
+    text::{Reader, Real, Writer, is_digits, past_32_bits},
 };
 use std::fmt;
 
@@ -380,14 +380,19 @@ impl Spec for AttentionSpec {
         const FORM: &str = "BATCHxQ_HEADS[:KV_HEADS]xQ_LEN[:KV_LEN]xQK_DIM[:V_DIM]";
         let word = words.word(FORM)?;
         let invalid = || BadProblem::Invalid { what: "dims", expected: FORM, got: crate::text::clip(word) };
-        let parts: Vec<Pair> = word.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|_| invalid())?;
+        let part = |part: &str| match part.split(':').find(|number| is_digits(number) && number.parse::<u32>().is_err())
+        {
+            Some(past) => Err(past_32_bits("a dim", past)),
+            None => part.parse().map_err(|_| invalid()),
+        };
+        let parts: Vec<Pair> = word.split('x').map(part).collect::<Result<_, _>>()?;
         let [Pair(batch, same), Pair(q_heads, kv_heads), Pair(q_len, kv_len), Pair(qk_dim, v_dim)] = parts[..] else {
             return Err(invalid());
         };
         if batch != same {
             return Err(invalid());
         }
-        let [q, kv, o] = words.parts::<Format, 3>("types", "Q:KV:O, each dtype[@scheme]")?;
+        let [q, kv, o] = words.types::<Format, 3>("Q:KV:O, each dtype[@scheme]")?;
         exclusive(o.scheme != Scheme::None, "o", "a scheme")?;
         let mut spec = Self { v_dim, ..Self::new(batch, [q_heads, kv_heads], [q_len, kv_len], qk_dim, o.dtype) };
         (spec.q, spec.kv) = (q, kv);

@@ -118,7 +118,7 @@ impl Spec for CastSpec {
 
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         let [batch, rows, cols] = words.dims("BATCHxROWSxCOLS")?;
-        let [x, y] = words.parts("types", "X:Y")?.map(|dtype: DType| dtype.into());
+        let [x, y] = words.types("X:Y")?.map(|dtype: DType| dtype.into());
         Ok(Self {
             batch,
             rows,

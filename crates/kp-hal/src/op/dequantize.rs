@@ -93,7 +93,7 @@ impl Spec for DequantizeSpec {
 
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         let [rows, cols] = words.dims("ROWSxCOLS")?;
-        let [q, y] = words.parts::<Format, 2>("types", "Q:Y, each dtype[@scheme]")?;
+        let [q, y] = words.types::<Format, 2>("Q:Y, each dtype[@scheme]")?;
         let q = Rows::read(words, "ldq", q, cols)?;
         let y = Rows::read(words, "ldy", y, cols)?;
         Ok(Self { rows, cols, q, y })

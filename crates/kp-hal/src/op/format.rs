@@ -255,10 +255,11 @@ impl FromStr for Format {
     /// # Errors
     /// [`Unread`] with the form expected.
     fn from_str(s: &str) -> Result<Self, Unread> {
-        const BAD: Unread = Unread { expected: "TYPE[@SCHEME[^LAYOUT]]" };
+        const LAYOUTS: Unread = Unread { expected: "dtype@SCHEME^LAYOUT, LAYOUT one of outer, tiles" };
         let (s, scales) = match s.split_once('^') {
-            Some((_, "inner")) => return Err(BAD),
-            Some((s, layout)) => (s, layout.parse()?),
+            // What equals the default has one spelling: none.
+            Some((_, "inner")) => return Err(LAYOUTS),
+            Some((s, layout)) => (s, layout.parse().map_err(|_| LAYOUTS)?),
             None => (s, ScaleLayout::Inner),
         };
         let (dtype, scheme) = match s.split_once('@') {
@@ -274,7 +275,9 @@ impl FromStr for Scheme {
     /// # Errors
     /// [`Unread`] with the form expected.
     fn from_str(s: &str) -> Result<Self, Unread> {
-        const BAD: Unread = Unread { expected: "tensor, row, mx, nv, OUTERxINNER or gINNER/TYPE[z]" };
+        const BAD: Unread = Unread {
+            expected: "dtype@SCHEME, SCHEME one of tensor, row, mx, nv, OUTERxINNER, gINNER/TYPE[z], sizes below 65536",
+        };
         Ok(match s {
             "tensor" => Self::Tensor,
             "row" => Self::Row,
@@ -284,7 +287,7 @@ impl FromStr for Scheme {
                 Some(group) => {
                     let (inner, scale) = group.split_once('/').ok_or(BAD)?;
                     let (scale, zero) = scale.strip_suffix('z').map_or((scale, false), |s| (s, true));
-                    Self::Group { inner: number(inner).ok_or(BAD)?, scale: scale.parse()?, zero }
+                    Self::Group { inner: number(inner).ok_or(BAD)?, scale: scale.parse().map_err(|_| BAD)?, zero }
                 }
                 None => {
                     let (outer, inner) = s.split_once('x').ok_or(BAD)?;

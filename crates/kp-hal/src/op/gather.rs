@@ -103,7 +103,7 @@ impl Spec for GatherSpec {
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         use super::layout::Whole;
         let [rows, cols] = words.dims("ROWSxCOLS")?;
-        let [table, y] = words.parts("types", "TABLE:Y")?.map(|dtype: DType| dtype.into());
+        let [table, y] = words.types("TABLE:Y")?.map(|dtype: DType| dtype.into());
         let Whole(table_rows) = words.option("from", "a whole number")?.ok_or(BadProblem::Missing { what: "from" })?;
         Ok(Self {
             rows,

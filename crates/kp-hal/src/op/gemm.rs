@@ -310,7 +310,7 @@ impl GemmSpec {
     }
 
     pub(super) fn read_parts(words: &mut Reader<'_>, [batch, m, n, k]: [u32; 4]) -> Result<Self, BadProblem> {
-        let [a, b, d] = words.parts::<Format, 3>("types", TYPES)?;
+        let [a, b, d] = words.types::<Format, 3>(TYPES)?;
         let mut spec = Self { batch, ..Self::new(m, n, k, [a, b, d]) };
         spec.acc = words.option("acc", Acc::FORMS)?.unwrap_or(spec.acc);
         spec.c = words.option("c", "d or a type")?.unwrap_or_default();

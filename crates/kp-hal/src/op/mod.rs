@@ -1,4 +1,30 @@
 //! What can be asked for. One file per operation: spec, arguments, needs, text.
+//!
+//! # A problem as text
+//!
+//! One line, words between blanks: the op, its sizes, its types, then options `key=value` and flags in any order. What is not said has
+//! its default, and what has its default is not written, so that each problem has one text.
+//!
+//! | op | sizes and types | computes |
+//! |---|---|---|
+//! | [`gemm`](GemmSpec) | `BATCHxMxNxK A:B:D` | products of matrices, and what follows them |
+//! | [`grouped_gemm`](GroupedGemmSpec) | `GROUPSxMxNxK A:B:D` | a product for each group of rows |
+//! | [`attention`](AttentionSpec) | `BATCHxQ_HEADS[:KV_HEADS]xQ_LEN[:KV_LEN]xQK_DIM[:V_DIM] Q:KV:O` | scaled dot-product attention |
+//! | [`attention_backward`](AttentionBackwardSpec) | as `attention` | its gradients |
+//! | [`quantize`](QuantizeSpec) | `ROWSxCOLS X:Q` | narrow codes with scales |
+//! | [`dequantize`](DequantizeSpec) | `ROWSxCOLS Q:Y` | numbers from them |
+//! | [`norm`](NormSpec) | `ROWSxCOLS X:Y kind=` | layer norm, RMS norm, length 1 |
+//! | [`norm_backward`](NormBackwardSpec) | `ROWSxCOLS X:GRAD_Y kind=` | its gradients |
+//! | [`softmax`](SoftmaxSpec) | `ROWSxCOLS X:Y` | softmax of each row, or its logarithm |
+//! | [`activation`](ActivationSpec) | `ROWSxCOLS X:Y` | a function of each number, gates, sums, products |
+//! | [`rope`](RopeSpec) | `TOKENSxHEADSxDIM X:Y positions=` | rotary position embedding |
+//! | [`reduce`](ReduceSpec) | `ROWSxCOLS X:Y op=` | sums, means and extremes of rows, columns or sequences |
+//! | [`cast`](CastSpec) | `BATCHxROWSxCOLS X:Y` | other types and layouts |
+//! | [`gather`](GatherSpec) | `ROWSxCOLS TABLE:Y from=` | rows by index |
+//!
+//! Sizes are counts, 0 among them. A type is a [`DType`](crate::DType) and, for a narrow one, how it is scaled ([`Format`]):
+//! `e4m3@1x128`, `i4@g32/f16`, `e2m1@nv`. Each spec's documentation names its options; every op knows `repro=`
+//! ([`Repro`]) and `align=` ([`Align`]).
 
 mod act;
 mod activation;

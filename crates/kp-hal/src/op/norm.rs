@@ -177,7 +177,7 @@ impl Spec for NormSpec {
 
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         let [rows, cols] = words.dims("ROWSxCOLS")?;
-        let [x, y] = words.parts::<Format, 2>("types", "X:Y, each dtype[@scheme]")?;
+        let [x, y] = words.types::<Format, 2>("X:Y, each dtype[@scheme]")?;
         Ok(Self {
             rows,
             cols,

@@ -125,7 +125,7 @@ impl Spec for NormBackwardSpec {
 
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         let [rows, cols] = words.dims("ROWSxCOLS")?;
-        let [x, grad_y] = words.parts("types", "X:GRAD_Y")?.map(|dtype: DType| dtype.into());
+        let [x, grad_y] = words.types("X:GRAD_Y")?.map(|dtype: DType| dtype.into());
         Ok(Self {
             rows,
             cols,

@@ -282,6 +282,8 @@ pub enum BadProblem {
     Unknown {
         /// The word, clipped.
         word: String,
+        /// The options and flags that it knows, in the order in which it reads them.
+        known: Vec<&'static str>,
     },
     /// An option is given twice.
     Repeated {
@@ -340,7 +342,7 @@ impl fmt::Display for BadProblem {
         match self {
             Self::Missing { what } => write!(f, "{what} missing"),
             Self::Invalid { what, expected, got } => write!(f, "{what} must be {expected}, got `{got}`"),
-            Self::Unknown { word } => write!(f, "unknown word `{word}`"),
+            Self::Unknown { word, known } => write!(f, "unknown word `{word}`, known here: {}", known.join(" ")),
             Self::Repeated { key } => write!(f, "`{key}` is given twice"),
             Self::TooSmall { what, min, got } => write!(f, "{what} must be at least {min}, got {got}"),
             Self::TooLarge { what, max, got: u64::MAX } => write!(f, "{what} may be at most {max}, got more than 2^64"),

@@ -195,7 +195,7 @@ impl Spec for QuantizeSpec {
 
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         let [rows, cols] = words.dims("ROWSxCOLS")?;
-        let [x, q] = words.parts::<Format, 2>("types", "X:Q, each dtype[@scheme]")?;
+        let [x, q] = words.types::<Format, 2>("X:Q, each dtype[@scheme]")?;
         Ok(Self {
             x: Rows::read(words, "ldx", x, cols)?,
             q: Rows::read(words, "ldq", q, cols)?,

@@ -156,7 +156,7 @@ impl Spec for ReduceSpec {
 
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         let [rows, cols] = words.dims("ROWSxCOLS")?;
-        let [x, y] = words.parts::<DType, 2>("types", "X:Y")?;
+        let [x, y] = words.types::<DType, 2>("X:Y")?;
         Ok(Self {
             rows,
             cols,

@@ -166,7 +166,7 @@ impl Spec for RopeSpec {
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         use super::layout::Whole;
         let [tokens, heads, dim] = words.dims("TOKENSxHEADSxDIM")?;
-        let [x, y] = words.parts("types", "X:Y")?.map(|dtype: DType| dtype.into());
+        let [x, y] = words.types("X:Y")?.map(|dtype: DType| dtype.into());
         let Whole(positions) =
             words.option("positions", "a whole number")?.ok_or(BadProblem::Missing { what: "positions" })?;
         let cols = heads.saturating_mul(dim);

@@ -95,7 +95,7 @@ impl Spec for SoftmaxSpec {
 
     fn read(words: &mut Reader<'_>) -> Result<Self, BadProblem> {
         let [rows, cols] = words.dims("ROWSxCOLS")?;
-        let [x, y] = words.parts("types", "X:Y")?.map(|dtype: DType| dtype.into());
+        let [x, y] = words.types("X:Y")?.map(|dtype: DType| dtype.into());
         Ok(Self {
             rows,
             cols,
