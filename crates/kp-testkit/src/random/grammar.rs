@@ -20,6 +20,14 @@ const ALIGN: &str = "- align={1,2,4,8,64}";
 const ACT: &str = "- act={relu,gelu,gelu_tanh,silu,sigmoid,tanh}";
 const GATE: &str = "- gate={halves,pairs}";
 const FLOATS: &str = "f32:f32 bf16:bf16 f16:f16 {f32,bf16,f16}:{f32,bf16,f16} {f64,f32}:{f64,f32}";
+const ROWS: &str = "#R130x#C300 #R20x#C8200";
+const LONGER_ROWS: &str = "#R130x#C300 #R20x#C8200 #R3x#C20000";
+/// Rows further apart than they are long.
+const LDX: &str = "- ldx=$C+{1,8} ldx=$C~16";
+const LDY: &str = "- ldy=$C+{3,8} ldy=$C~16";
+const NORMS: &str = "kind=rms kind=layer kind=l2";
+const SOFTCAP: &str = "- softcap={2.5,50.0}";
+const WEIGHT: &str = "- weight={f32,bf16,f16}";
 /// What activations and norms store.
 const STORED: &str = "f32:f32 bf16:bf16 f16:f16 {f32,bf16,f16}:{f32,bf16,f16} f64:{f64,f32} \
     {f32,bf16}:{e4m3@row,e4m3@1x32,e5m2@1x128^outer,e4m3@tensor,i8@row,i8@tensor,e2m1@mx,e4m3@mx^tiles,e2m1@nv,i4@g32/f16,e4m3,i8}";
@@ -35,18 +43,7 @@ const HEADS_LD: [&str; 4] = [
 const PLACES: &[(&str, &[&str])] = &[
     (
         "activation",
-        &[
-            "#R130x#C300 #R20x#C8200",
-            STORED,
-            ACT,
-            GATE,
-            "- factor={f32,bf16,f16,f64}",
-            "- residual={f32,bf16,f16}",
-            "- ldx=$C+{1,8} ldx=$C~16",
-            "- ldy=$C+{3,8} ldy=$C~16",
-            REPRO,
-            ALIGN,
-        ],
+        &[ROWS, STORED, ACT, GATE, "- factor={f32,bf16,f16,f64}", "- residual={f32,bf16,f16}", LDX, LDY, REPRO, ALIGN],
     ),
     (
         "attention",
@@ -62,7 +59,7 @@ const PLACES: &[(&str, &[&str])] = &[
             "- page={1,4,5,16,64}/{1,13,50}",
             MASK,
             "- scale={0.3,-1.0,8.0,0.0}",
-            "- softcap={2.5,50.0}",
+            SOFTCAP,
             "- alibi",
             "- sinks",
             "- lse",
@@ -83,7 +80,7 @@ const PLACES: &[(&str, &[&str])] = &[
             "- lens=padded lens=packed/$Q/$K lens=packed/{0,20,70}/{0,33,90}",
             MASK,
             "- scale={0.3,-1.0}",
-            "- softcap={2.5,50.0}",
+            SOFTCAP,
             "- alibi",
             "- sinks",
             HEADS_LD[0],
@@ -114,7 +111,7 @@ const PLACES: &[(&str, &[&str])] = &[
              e2m1@{mx,mx^tiles,nv,nv^tiles,row}:{f32,bf16,f16} {i4,u4}@g{16,32,128}/{f16,bf16,f32}{,z}:{f32,f16,bf16} \
              i8@{1x64,g32/f32,g32/f16z,mx}:{f32,f64} nf4@g{32,64}/{f32,f16,bf16}:{f32,bf16} {e4m3@2x16^outer,i8@row}:f64",
             "- ldq=$C+{2,8} ldq=$C~16",
-            "- ldy=$C+{3,8} ldy=$C~16",
+            LDY,
             REPRO,
             ALIGN,
         ],
@@ -122,11 +119,11 @@ const PLACES: &[(&str, &[&str])] = &[
     (
         "gather",
         &[
-            "#R130x#C300 #R20x#C8200",
+            ROWS,
             "f32:f32 {f32,bf16,f16}:{f32,bf16,f16} {e4m3,e5m2,i8,i4,e2m1,nf4}:{f32,bf16,f16} {i8:i8,i8:i32,i64:i64,e2m1:e2m1,i4:i4,f64:f32}",
             "from=#F300 from=1 from=0",
             "- ldt=$C+{1,8} ldt=$C~16",
-            "- ldy=$C+{3,8} ldy=$C~16",
+            LDY,
             ALIGN,
         ],
     ),
@@ -190,15 +187,15 @@ const PLACES: &[(&str, &[&str])] = &[
     (
         "norm",
         &[
-            "#R130x#C300 #R20x#C8200 #R3x#C20000",
+            LONGER_ROWS,
             STORED,
-            "kind=rms kind=layer kind=l2",
+            NORMS,
             "- eps={0.5,0.0,1e-12}",
-            "- weight={f32,bf16,f16}",
+            WEIGHT,
             "- bias={f32,bf16}",
             "- residual",
-            "- ldx=$C+{1,8} ldx=$C~16",
-            "- ldy=$C+{3,8} ldy=$C~16",
+            LDX,
+            LDY,
             REPRO,
             ALIGN,
         ],
@@ -208,11 +205,11 @@ const PLACES: &[(&str, &[&str])] = &[
         &[
             "#R130x#C300 #R20x#C8200 #R2000x#C20",
             FLOATS,
-            "kind=rms kind=layer kind=l2",
+            NORMS,
             "- eps={0.5,1e-12}",
-            "- weight={f32,bf16,f16}",
+            WEIGHT,
             "- bias",
-            "- ldx=$C+{1,8} ldx=$C~16",
+            LDX,
             "- ldg=$C+{3,8} ldg=$C~16",
             REPRO,
             ALIGN,
@@ -221,7 +218,7 @@ const PLACES: &[(&str, &[&str])] = &[
     (
         "quantize",
         &[
-            "#R130x#C300 #R20x#C8200",
+            ROWS,
             "f32:e4m3@row {f32,bf16,f16,f64}:e4m3@{row,tensor,1x128,128x128,3x5,mx} {f32,bf16,f16}:e5m2@{row,tensor,1x32,2x16^outer,mx} \
              {f32,bf16,f16}:i8@{row,tensor,1x64,g32/f32,g32/f16z,mx} {f32,bf16,f16}:e2m1@{mx,mx^tiles,nv,nv^tiles,row} \
              {f32,bf16,f16,f64}:{i4,u4}@g{16,32,128}/{f16,bf16,f32}{,z} {f32,bf16}:nf4@g{32,64}/{f32,f16,bf16} \
@@ -229,7 +226,7 @@ const PLACES: &[(&str, &[&str])] = &[
             "- rule={floor,up,nearest}",
             "- overflow=propagate",
             "- scales=given",
-            "- ldx=$C+{1,8} ldx=$C~16",
+            LDX,
             "- ldq=$C+{2,8} ldq=$C~16",
             REPRO,
             ALIGN,
@@ -242,7 +239,7 @@ const PLACES: &[(&str, &[&str])] = &[
             FLOATS,
             "op=sum op=mean op=max op=min op=amax",
             "- over=rows over=segments/{0,1,3,17}",
-            "- ldx=$C+{1,8} ldx=$C~16",
+            LDX,
             REPRO,
             ALIGN,
         ],
@@ -262,17 +259,5 @@ const PLACES: &[(&str, &[&str])] = &[
             ALIGN,
         ],
     ),
-    (
-        "softmax",
-        &[
-            "#R130x#C300 #R20x#C8200 #R3x#C20000",
-            FLOATS,
-            "- scale={0.125,-2.0,0.0}",
-            "- log",
-            "- ldx=$C+{1,8} ldx=$C~16",
-            "- ldy=$C+{3,8} ldy=$C~16",
-            REPRO,
-            ALIGN,
-        ],
-    ),
+    ("softmax", &[LONGER_ROWS, FLOATS, "- scale={0.125,-2.0,0.0}", "- log", LDX, LDY, REPRO, ALIGN]),
 ];

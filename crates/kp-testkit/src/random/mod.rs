@@ -28,9 +28,9 @@ use std::{cell::RefCell, collections::HashMap, process::ExitCode, sync::Arc};
 /// Runs `problems` random problems of every op that `backend` has kernels of, as a test binary's `main`: as many as `KP_RANDOM` says
 /// if it does, others for another `KP_SEED`.
 pub fn random(backend: &'static dyn Backend, problems: u32) -> ExitCode {
-    let asked = std::env::var("KP_RANDOM").ok().filter(|asked| !asked.is_empty()).map(|asked| asked.parse());
-    let Ok(asked) = asked.transpose() else {
-        eprintln!("error: KP_RANDOM must be a whole number");
+    let asked = std::env::var_os("KP_RANDOM").filter(|asked| !asked.is_empty());
+    let Ok(asked) = asked.as_ref().map(|asked| asked.to_string_lossy().parse()).transpose() else {
+        eprintln!("error: KP_RANDOM must be a whole number, got {asked:?}");
         return ExitCode::from(2);
     };
     let (problems, soak) = (asked.unwrap_or(problems), asked.is_some());

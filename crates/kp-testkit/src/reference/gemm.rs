@@ -193,6 +193,7 @@ pub(crate) fn finish(
     bias: impl Fn(u32) -> Option<f64>,
 ) -> Vec<Want> {
     let later = finishing(spec.acc);
+    let exact = exact_below(if spec.acc == Acc::F64 { Acc::F64 } else { Acc::F32 });
     let alpha = operands.scalar("alpha");
     let column = |col: u32| {
         let (sum, magnitude, rounding) =
@@ -234,12 +235,12 @@ pub(crate) fn finish(
                 if overflows {
                     return Want::Any;
                 }
-                slack = product_slack((value, slack), (u, u_slack), later);
+                slack = product_slack((value, slack), (u, u_slack), later, exact);
                 value *= u;
             }
             if let Some(residual) = operands.maybe("residual") {
                 let r = residual.value(place(&spec.d, (spec.m, batch), row, col));
-                if slack > 0.0 {
+                if slack > 0.0 || value.abs() + r.abs() >= exact {
                     slack += later.slack(1.0, value.abs() + r.abs());
                 }
                 value += r;
@@ -252,9 +253,10 @@ pub(crate) fn finish(
         .collect()
 }
 
-/// Errors of a product: each factor's error times the other, and one rounding unless both are whole.
-fn product_slack((x, x_slack): (f64, f64), (y, y_slack): (f64, f64), later: Arithmetic) -> f64 {
-    if x_slack == 0.0 && y_slack == 0.0 && x.fract() == 0.0 && y.fract() == 0.0 {
+/// Errors of a product: each factor's error times the other, and one rounding unless it is a whole number below `exact`.
+fn product_slack((x, x_slack): (f64, f64), (y, y_slack): (f64, f64), later: Arithmetic, exact: f64) -> f64 {
+    let whole = [x, y].iter().all(|factor| factor.fract() == 0.0) && (x * y).abs() < exact;
+    if x_slack == 0.0 && y_slack == 0.0 && whole {
         return 0.0;
     }
     x_slack * y.abs() + y_slack * x.abs() + x_slack * y_slack + later.slack(1.0, (x * y).abs())
