@@ -95,42 +95,72 @@ fn arch() -> &'static str {
     }
 }
 
-macro_rules! detect {
-    ($detected:ident: $($feature:tt)*) => {
-        [$(($feature, std::arch::$detected!($feature))),*]
-            .into_iter()
-            .filter_map(|(name, has)| (has && !is_hidden(name)).then_some(name))
+/// The names of an architecture's features, and which of them this processor has.
+macro_rules! features {
+    ($arch:literal $names:ident $detected:ident: $($feature:tt)*) => {
+        const $names: &[&str] = &[$($feature),*];
+
+        #[cfg(target_arch = $arch)]
+        fn detected() -> impl Iterator<Item = &'static str> {
+            [$(($feature, std::arch::$detected!($feature))),*].into_iter().filter_map(|(name, has)| has.then_some(name))
+        }
     };
 }
+features!("x86_64" OF_X86 is_x86_feature_detected: "sse4.1" "avx" "avx2" "fma" "f16c" "bmi2" "gfni" "avx512f" "avx512bw"
+    "avx512dq" "avx512vl" "avx512vbmi" "avx512vbmi2" "avx512vnni" "avx512bf16" "avx512fp16" "avx512vpopcntdq" "avxvnni");
+features!("aarch64" OF_ARM is_aarch64_feature_detected: "neon" "fp16" "dotprod" "bf16" "i8mm" "sve" "sve2");
 
-#[cfg(target_arch = "x86_64")]
-fn features() -> Vec<&'static str> {
-    detect!(is_x86_feature_detected: "sse4.1" "avx" "avx2" "fma" "f16c" "bmi2" "gfni" "avx512f" "avx512bw" "avx512dq"
-        "avx512vl" "avx512vbmi" "avx512vbmi2" "avx512vnni" "avx512bf16" "avx512fp16" "avx512vpopcntdq" "avxvnni")
-    .chain(amx::features().filter(|name| !is_hidden(name)))
-    .collect()
-}
-
-#[cfg(target_arch = "aarch64")]
-fn features() -> Vec<&'static str> {
-    detect!(is_aarch64_feature_detected: "neon" "fp16" "dotprod" "bf16" "i8mm" "sve" "sve2").collect()
-}
+/// Tiles, which are detected apart: their use is permitted by the system.
+const OF_TILES: &[&str] = &["amx-tile", "amx-bf16", "amx-int8"];
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn detected() -> impl Iterator<Item = &'static str> {
+    std::iter::empty()
+}
+
 fn features() -> Vec<&'static str> {
-    Vec::new()
+    let found = detected();
+    #[cfg(target_arch = "x86_64")]
+    let found = found.chain(amx::features());
+    found.filter(|name| !is_hidden(name)).collect()
 }
 
 /// Whether `KP_CPU_WITHOUT` hides a feature: it lists beginnings of names, so that `avx512` hides all of them. For tests of
 /// what runs on lesser processors.
 pub(crate) fn is_hidden(feature: &str) -> bool {
+    hides(hidden(), feature)
+}
+
+fn hidden() -> &'static str {
     static HIDDEN: OnceLock<String> = OnceLock::new();
-    let hidden = HIDDEN.get_or_init(|| std::env::var("KP_CPU_WITHOUT").unwrap_or_default());
-    hides(hidden, feature)
+    HIDDEN.get_or_init(|| std::env::var_os("KP_CPU_WITHOUT").unwrap_or_default().to_string_lossy().into_owned())
 }
 
 fn hides(list: &str, feature: &str) -> bool {
-    list.split(',').map(str::trim).any(|start| !start.is_empty() && feature.starts_with(start))
+    beginnings(list).any(|start| feature.starts_with(start))
+}
+
+fn beginnings(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|start| !start.is_empty())
+}
+
+/// Refuses what would hide nothing on any processor, so that nobody measures one that is whole and takes it for a lesser one.
+///
+/// # Errors
+/// The word of `KP_CPU_WITHOUT` with which no feature's name begins.
+pub(crate) fn check_hidden() -> Result<(), String> {
+    all_hide(hidden())
+}
+
+fn all_hide(list: &str) -> Result<(), String> {
+    let known = || [OF_X86, OF_ARM, OF_TILES].into_iter().flatten();
+    match beginnings(list).find(|start| !known().any(|name| name.starts_with(start))) {
+        Some(word) => {
+            let known: Vec<&str> = known().copied().collect();
+            Err(format!("KP_CPU_WITHOUT must list beginnings of {}, got {word:?}", known.join(" ")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Bytes of the last cache that the first core sees, if it has a third.
@@ -238,6 +268,19 @@ mod tests {
     fn features_hide_by_their_beginnings() {
         assert!(hides("avx512", "avx512vnni") && hides("fma, avx2", "avx2"));
         assert!(!hides("avx512", "avx2") && !hides("", "fma") && !hides(",", "fma"));
+    }
+
+    #[test]
+    fn what_hides_nothing_is_refused() {
+        for list in ["", ",", "avx512, amx", "neon", "sse,avx,fma,f16c,bmi2,gfni,amx"] {
+            assert_eq!(all_hide(list), Ok(()), "{list}");
+        }
+        for (list, word) in [("avx-512", "avx-512"), ("amx,AVX512", "AVX512"), ("avx512 amx", "avx512 amx")] {
+            let why = all_hide(list).expect_err(list);
+            assert!(why.ends_with(&format!(" amx-int8, got {word:?}")), "{why}");
+        }
+        #[cfg(target_arch = "x86_64")]
+        assert!(amx::features().all(|name| OF_TILES.contains(&name)));
     }
 
     #[test]

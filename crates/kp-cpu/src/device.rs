@@ -1,6 +1,6 @@
 //! The one device: the processor this program runs on.
 
-use crate::{BACKEND_NAME, KERNELS, caps, memory, peaks, queue::CpuQueue};
+use crate::{BACKEND_NAME, KERNELS, caps, memory, peaks, queue::CpuQueue, threads};
 use kp_hal::{
     Backend, Buffer, Caps, Device, DeviceId, DeviceInfo, ErrorKind, Kernels, MemoryInfo, MemoryKind, Queue, Result,
 };
@@ -19,6 +19,7 @@ impl Backend for Cpu {
     }
 
     fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        check_settings()?;
         Ok(vec![caps::info()])
     }
 
@@ -27,6 +28,7 @@ impl Backend for Cpu {
             let why = format!("there is one processor, number 0, and {index} was asked for").into();
             return Err(ErrorKind::Unavailable { what: BACKEND_NAME, why }.into());
         }
+        check_settings()?;
         let device = CpuDevice {
             id: DeviceId::next(),
             info: caps::info(),
@@ -40,6 +42,12 @@ impl Backend for Cpu {
     fn kernels(&self) -> &'static Kernels {
         &KERNELS
     }
+}
+
+/// Refuses variables that say nothing: a processor that runs otherwise than it was told to is not the one asked for.
+fn check_settings() -> Result<()> {
+    let settings = threads::asked().and_then(|_| caps::check_hidden());
+    settings.map_err(|why| ErrorKind::Unavailable { what: BACKEND_NAME, why: why.into() }.into())
 }
 
 /// Every id this backend gave out: their addresses are pointers of this process.

@@ -30,10 +30,30 @@ const SPIN: Duration = Duration::from_micros(50);
 pub(crate) fn count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {
-        let allowed = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let asked = std::env::var("KP_THREADS").ok().and_then(|s| s.trim().parse::<usize>().ok());
-        asked.unwrap_or(allowed).clamp(1, 1024)
+        let allowed = || thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST);
+        asked().ok().flatten().unwrap_or_else(allowed)
     })
+}
+
+/// The most threads of the pool.
+const MOST: usize = 1024;
+
+/// What `KP_THREADS` says; a device is not opened if that is no such number.
+///
+/// # Errors
+/// What it must be.
+pub(crate) fn asked() -> Result<Option<usize>, String> {
+    read(&std::env::var_os("KP_THREADS").unwrap_or_default().to_string_lossy())
+}
+
+fn read(text: &str) -> Result<Option<usize>, String> {
+    match text.trim() {
+        "" => Ok(None),
+        number => match number.parse() {
+            Ok(count @ 1..=MOST) => Ok(Some(count)),
+            _ => Err(format!("KP_THREADS must be a number from 1 to {MOST}, got {text:?}")),
+        },
+    }
 }
 
 /// Runs `body(i)` for every `i` in `0..tasks`, each once, on as many threads as help. Returns when all are done.
@@ -254,6 +274,14 @@ mod tests {
             total.fetch_add(i + 1, SeqCst);
         });
         total.into_inner()
+    }
+
+    #[test]
+    fn what_is_no_number_of_threads_is_refused() {
+        assert_eq!([read(""), read(" 2 "), read("1024")], [Ok(None), Ok(Some(2)), Ok(Some(1024))]);
+        for text in ["0", "-1", "1025", "two", "1e3", "99999999999999999999"] {
+            assert_eq!(read(text), Err(format!("KP_THREADS must be a number from 1 to 1024, got {text:?}")));
+        }
     }
 
     #[test]

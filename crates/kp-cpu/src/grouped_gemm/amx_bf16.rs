@@ -3,6 +3,7 @@
 //! Every thread works on every group, since groups may differ in size by any factor. Limits: as those of `gemm`'s kernel of
 //! this name.
 
+use super::groups::{Grouped, Loops};
 use crate::{
     act::Tail,
     gemm::{
@@ -12,16 +13,14 @@ use crate::{
             source::{Units, estimate},
         },
         amx_bf16::supports,
-        finish::store_staged,
-        product::{self, Product},
+        product::{Item, Product},
         vnni_few_rows::ends_wide,
     },
-    kernel::{self, Disjoint, input},
-    numbers,
+    kernel::{self, Disjoint},
 };
 use kp_hal::{
-    Caps, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Variant,
-    op::{GroupedGemm, GroupedGemmArgs, GroupedGemmProblem, GroupedGemmSpec, Grouping},
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Variant,
+    op::{GroupedGemm, GroupedGemmProblem, Grouping},
     source_hash,
 };
 use std::sync::Arc;
@@ -75,33 +74,15 @@ impl Kernel<GroupedGemm> for AmxBf16 {
     }
 }
 
-/// Groups, each a product of `form`.
-pub(super) struct Grouped<E> {
-    pub(super) spec: GroupedGemmSpec,
-    pub(super) form: ByTiles<E>,
-}
+impl<E: Tail> Loops for ByTiles<E> {
+    type End = E;
 
-impl<E: Tail> Launch<GroupedGemm> for Grouped<E> {
-    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GroupedGemmArgs<'_>) -> Result<()> {
-        let Self { spec, form } = self;
-        // SAFETY: the arguments were checked, says the caller.
-        let (product, groups) = unsafe { (Product::of_groups(spec, args), input(&args.groups)) };
-        let (scratch, stage, codes) = form.scratch(kernel::own(queue).scratch());
-        let staged = !stage.is_empty();
-        let count = spec.gemm.batch as usize;
-        for g in 0..count {
-            let item = product::group(spec, groups, g);
-            let waiting = staged.then(|| Disjoint::of(&mut *stage));
-            // SAFETY: groups have their own rows of D; where they do not, they are computed one after the other.
-            unsafe { form.item(&product, item, scratch, waiting) };
-            if staged && spec.grouping == Grouping::Masked {
-                store_staged(&product, item.row_batch, item.rows, stage, codes);
-            }
-        }
-        if staged && spec.grouping == Grouping::Contiguous {
-            let end = numbers::index(groups, count).clamp(0, spec.gemm.m as i32) as usize;
-            store_staged(&product, 0, end, stage, codes);
-        }
-        Ok(())
+    fn scratch<'s>(&self, scratch: &'s mut [u8]) -> (&'s mut [u8], &'s mut [E], &'s mut [u8]) {
+        self.scratch(scratch)
+    }
+
+    unsafe fn item(&self, product: &Product<'_>, item: Item, scratch: &mut [u8], stage: Option<Disjoint<'_, E>>) {
+        // SAFETY: passed on.
+        unsafe { self.item(product, item, scratch, stage) }
     }
 }

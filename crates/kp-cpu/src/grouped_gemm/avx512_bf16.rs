@@ -3,7 +3,7 @@
 //! Every thread works on every group, since groups may differ in size by any factor. Limits: as those of `gemm`'s kernel of
 //! this name.
 
-use super::amx_bf16::Grouped;
+use super::groups::Grouped;
 use crate::{
     gemm::{
         amx::{

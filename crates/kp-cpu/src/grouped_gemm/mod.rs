@@ -4,6 +4,7 @@
 mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
+mod groups;
 mod packed;
 
 use kp_hal::{KernelList, op::GroupedGemm};

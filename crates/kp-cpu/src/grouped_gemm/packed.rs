@@ -2,22 +2,22 @@
 //!
 //! Every thread works on every group, since groups may differ in size by any factor. Limits: as `gemm`'s.
 
+use super::groups::{Grouped, Loops};
 use crate::{
     act::Tail,
     gemm::{
         blocks::Blocks,
-        finish::store_staged,
         packed::{Form, estimate, supports, with_blocks},
-        product::{self, Product},
+        product::{Item, Product},
     },
-    kernel::{self, Disjoint, input},
+    kernel::{self, Disjoint},
     memory::Number,
-    numbers::{self, Real},
+    numbers::Real,
     simd::vector::transpose::Transpose,
 };
 use kp_hal::{
-    Caps, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Variant,
-    op::{GroupedGemm, GroupedGemmArgs, GroupedGemmProblem, GroupedGemmSpec, Grouping},
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Variant,
+    op::{GroupedGemm, GroupedGemmProblem, Grouping},
     source_hash,
 };
 use std::{borrow::Cow, sync::Arc};
@@ -61,32 +61,15 @@ impl Kernel<GroupedGemm> for Packed {
     }
 }
 
-struct Grouped<F> {
-    spec: GroupedGemmSpec,
-    form: F,
-}
+impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Loops for Form<I, R, E, NV> {
+    type End = E;
 
-impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Launch<GroupedGemm> for Grouped<Form<I, R, E, NV>> {
-    unsafe fn launch(&self, queue: &mut dyn Queue, args: &GroupedGemmArgs<'_>) -> Result<()> {
-        let Self { spec, form } = self;
-        // SAFETY: the arguments were checked, says the caller.
-        let (product, groups) = unsafe { (Product::of_groups(spec, args), input(&args.groups)) };
-        let (loops, stage, codes) = form.scratch(kernel::own(queue).scratch());
-        let staged = !stage.is_empty();
-        let count = spec.gemm.batch as usize;
-        for g in 0..count {
-            let item = product::group(spec, groups, g);
-            let waiting = staged.then(|| Disjoint::of(&mut *stage));
-            // SAFETY: groups have their own rows of D; where they do not, they are computed one after the other.
-            unsafe { Blocks::<I, R, E, NV>::item(&product, item, form.summing, &form.room, loops, waiting) };
-            if staged && spec.grouping == Grouping::Masked {
-                store_staged(&product, item.row_batch, item.rows, stage, codes);
-            }
-        }
-        if staged && spec.grouping == Grouping::Contiguous {
-            let end = numbers::index(groups, count).clamp(0, spec.gemm.m as i32) as usize;
-            store_staged(&product, 0, end, stage, codes);
-        }
-        Ok(())
+    fn scratch<'s>(&self, scratch: &'s mut [u8]) -> (&'s mut [u8], &'s mut [E], &'s mut [u8]) {
+        self.scratch(scratch)
+    }
+
+    unsafe fn item(&self, product: &Product<'_>, item: Item, scratch: &mut [u8], stage: Option<Disjoint<'_, E>>) {
+        // SAFETY: passed on.
+        unsafe { Blocks::<I, R, E, NV>::item(product, item, self.summing, &self.room, scratch, stage) }
     }
 }
