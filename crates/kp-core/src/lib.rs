@@ -4,6 +4,33 @@
 //! Problem ─ supports ▶ candidates ─ estimate / measured ▶ rank ─ plan ▶ Plan ─ launch ▶ Queue
 //! ```
 //!
+//! An [`Engine`] is one open device; [`Tensor`] has a method for each op. A problem is a line of text, of which
+//! [`hal::op`] has the grammar, and [`Engine::explain`] says what every kernel makes of it:
+//!
+//! ```
+//! use kp_core::{Engine, hal::op::GemmProblem};
+//!
+//! # fn main() -> kp_core::Result<()> {
+//! # if cfg!(not(feature = "cpu")) {
+//! #     return Ok(());
+//! # }
+//! # let engine = Engine::builder().device("cpu").memory_only().open()?;
+//! # let _ = stringify!(
+//! let engine = Engine::open()?; // the best device here; KP_DEVICE=cpu chooses
+//! # );
+//! let x = engine.tensor(&[2, 3], &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+//! let w = engine.tensor(&[2, 3], &[0.5_f32, 0.0, 0.0, 0.0, 1.0, 0.0])?;
+//! let y = x.matmul(&w.t())?.relu()?;
+//! assert_eq!(y.to_vec::<f32>()?, [0.5, 2.0, 2.0, 5.0]);
+//!
+//! let problem: GemmProblem = "gemm 1x2x2x3 f32:f32:f32 b=col".parse()?;
+//! println!("{}", engine.explain(&problem));
+//! # Ok(())
+//! # }
+//! ```
+//! Where nothing may be allocated or looked up, hold a plan ([`Engine::plan`]) and launch it on a queue of your own
+//! ([`Engine::queue`]).
+//!
 //! | file | what it answers |
 //! |---|---|
 //! | [`engine`] | one device, opened, and everything below for it |

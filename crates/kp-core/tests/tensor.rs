@@ -283,6 +283,9 @@ fn memory_that_there_is_not_leaves_the_engine_usable() -> Result<()> {
         refusal(e.zeros(&[1 << 33, 0], DType::F32).and_then(|x| x.gelu())),
         "rows may be at most 4294967295, got 8589934592"
     );
+    let table = RopeTable::new(&e, 1 << 50, 4, 1e4);
+    assert!(matches!(table.as_ref().map_err(|e| e.kind()), Err(ErrorKind::OutOfMemory { .. })), "{table:?}");
+    assert!(refusal(RopeTable::new(&e, usize::MAX, 4, 1e4)).starts_with("elements may be at most "));
     assert_eq!(f32s(&e, &[2, 2]).to_vec::<f32>()?, [0.0, 1.0, 2.0, 3.0]);
     Ok(())
 }

@@ -264,6 +264,14 @@ fn a_link_to_wisdom_stays_a_link() {
     open(&link).save_wisdom().expect("writable");
     assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
     assert_eq!(fs::read_to_string(&real).expect("readable"), GOOD);
+
+    // Also before there is a file, and by way of another link.
+    let (first, second) = (folder.0.join("first"), folder.0.join("second"));
+    std::os::unix::fs::symlink("second", &first).expect("links exist");
+    std::os::unix::fs::symlink("below/wisdom", &second).expect("links exist");
+    open(&first).save_wisdom().expect("writable");
+    assert!([first, second].iter().all(|link| fs::symlink_metadata(link).expect("there").is_symlink()));
+    assert!(folder.0.join("below/wisdom").is_file());
 }
 
 #[test]

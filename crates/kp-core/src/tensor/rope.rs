@@ -2,7 +2,7 @@
 
 use super::{
     Tensor,
-    run::{Output, Run, dim, refuse},
+    run::{Output, Run, dim, refuse, tight},
 };
 use crate::Engine;
 use kp_hal::{
@@ -23,7 +23,7 @@ impl RopeTable {
     /// Angles p · base^(−2j / rotated) for positions p and pairs j, computed in f64.
     ///
     /// # Errors
-    /// `BadOperands` if `rotated` is odd or `base` no number above 0; `OutOfMemory`.
+    /// `BadOperands` if `rotated` is odd or `base` no number above 0; `BadProblem` past 2⁶³ numbers; `OutOfMemory`.
     pub fn new(engine: &Engine, positions: usize, rotated: usize, base: f64) -> Result<Self> {
         let sensible = rotated.is_multiple_of(2) && base > 0.0 && base.is_finite();
         if !sensible {
@@ -31,12 +31,15 @@ impl RopeTable {
             return Err(refuse("rope", is, "numbers are turned in pairs, by powers of a finite number above 0"));
         }
         let pairs = rotated / 2;
+        let count = tight(&[positions, pairs], DType::F32)?.count();
+        // Before as much is made on the host, where too much ends the program.
+        drop(engine.alloc(DType::F32.bytes(count as u64))?);
         let angle = |i: usize| {
             let (position, pair) = (i / pairs, i % pairs);
             position as f64 * base.powf(-2.0 * pair as f64 / rotated as f64)
         };
         let table = |f: fn(f64) -> f64| {
-            let numbers: Vec<f32> = (0..positions * pairs).map(|i| f(angle(i)) as f32).collect();
+            let numbers: Vec<f32> = (0..count).map(|i| f(angle(i)) as f32).collect();
             engine.tensor(&[positions, pairs], &numbers)
         };
         Self::from_tensors(&table(f64::cos)?, &table(f64::sin)?)

@@ -12,6 +12,9 @@ use std::{
 /// Largest file that is read, in bytes.
 pub const MAX_BYTES: u64 = 16 << 20;
 
+/// Links that are followed from one to the next.
+const MAX_LINKS: u32 = 8;
+
 /// How long to wait for another process that is saving.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -22,9 +25,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// The file at `path`; a link is followed, so that saving replaces what it points to.
+    /// The file at `path`; a link is followed, so that saving replaces what it points to, or makes it.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        let path = path.into();
+        let mut path = path.into();
+        for _ in 0..MAX_LINKS {
+            let Ok(target) = fs::read_link(&path) else { break };
+            path.set_file_name(target);
+        }
         Self { path: fs::canonicalize(&path).unwrap_or(path) }
     }
 
