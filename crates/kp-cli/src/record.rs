@@ -88,7 +88,26 @@ pub(crate) struct Row {
     pub(crate) ratio: Option<f64>,
 }
 
+impl Header {
+    /// Refuses peaks that no device has.
+    fn check(&self) -> Result<()> {
+        let rates = self.flops_per_s.iter().map(|(name, &rate)| (&**name, rate));
+        std::iter::once(("bytes_per_s", self.bytes_per_s))
+            .chain(rates)
+            .try_for_each(|(name, rate)| within(name, rate, 0.0))
+    }
+}
+
 impl Row {
+    /// Refuses what no run takes.
+    fn check(&self) -> Result<()> {
+        within("median_ns", self.median_ns, LEAST_NS)?;
+        let rates = [("iqr_ns", self.iqr_ns), ("tflops", self.tflops), ("gbs", self.gbs), ("roofline", self.roofline)];
+        rates.into_iter().try_for_each(|(name, value)| within(name, value, 0.0))?;
+        self.peer_ns.map_or(Ok(()), |ns| within("peer_ns", ns, LEAST_NS))?;
+        self.ratio.map_or(Ok(()), |ratio| within("ratio", ratio, 0.0))
+    }
+
     /// The kernel with its variant, as wisdom writes it.
     pub(crate) fn label(&self) -> String {
         format!("{}#{}", self.kernel, self.variant)
@@ -136,14 +155,31 @@ impl Record {
         let Some((_, first)) = lines.next() else { bail!("empty; a record starts with a header") };
         let version: Version = serde_json::from_str(first).context("line 1 is no header of a record")?;
         ensure!(version.schema == SCHEMA, "schema {}; this kp reads {SCHEMA}", version.schema);
-        let header = serde_json::from_str(first).context("line 1 is no header of a record")?;
+        let header: Header = serde_json::from_str(first).context("line 1 is no header of a record")?;
+        header.check().context("line 1 is no header of a record")?;
+        let row = |line: &str| {
+            let row: Row = serde_json::from_str(line)?;
+            row.check().map(|()| row)
+        };
         let rows = lines
             .filter(|(_, line)| !line.is_empty())
-            .map(|(at, line)| serde_json::from_str(line).with_context(|| format!("line {} is no row", at + 1)))
+            .map(|(at, line)| row(line).with_context(|| format!("line {} is no row", at + 1)))
             .collect::<Result<_>>()?;
         Ok(Self { header, rows })
     }
 }
+
+/// Refuses a number that nothing measures: of these a page would have no end.
+fn within(name: &str, value: f64, least: f64) -> Result<()> {
+    ensure!((least..=MOST).contains(&value), "{name} must be from {least} to {MOST:e}, got {value}");
+    Ok(())
+}
+
+/// A femtosecond in nanoseconds: no launch is as short.
+const LEAST_NS: f64 = 1e-6;
+
+/// Thirty years in nanoseconds, and more of anything else than there is.
+const MOST: f64 = 1e18;
 
 #[derive(Deserialize)]
 struct Version {
@@ -319,5 +355,25 @@ pub(crate) mod tests {
         ] {
             assert_eq!(Record::parse(&text).expect_err("no record").to_string(), message);
         }
+    }
+
+    #[test]
+    fn numbers_that_nothing_measures_are_refused() {
+        let refusal = |record: &Record| {
+            let lines: Vec<String> = record.rows.iter().map(|row| json(row).expect("it is JSON")).collect();
+            let header = json(&record.header).expect("it is JSON");
+            Record::parse(&format!("{header}\n{}", lines.join("\n")))
+                .map_or_else(|e| format!("{e:#}"), |_| "read".into())
+        };
+        assert_eq!(refusal(&sample()), "read");
+        for median_ns in [0.0, -1.0, 5e-324, 1e300] {
+            let mut record = sample();
+            record.rows[1].median_ns = median_ns;
+            let said = format!("line 3 is no row: median_ns must be from 0.000001 to 1e18, got {median_ns}");
+            assert_eq!(refusal(&record), said);
+        }
+        let mut record = sample();
+        record.header.flops_per_s.insert("bf16".into(), -1.0);
+        assert_eq!(refusal(&record), "line 1 is no header of a record: bf16 must be from 0 to 1e18, got -1");
     }
 }

@@ -47,4 +47,4 @@ pub use load::Loaded;
 pub use operands::Operands;
 #[cfg(feature = "random")]
 pub use random::random;
-pub use suite::{Suite, main};
+pub use suite::{Suite, main, required};

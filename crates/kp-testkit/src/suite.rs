@@ -139,7 +139,10 @@ impl Suite {
     fn open(&self, index: usize) -> Result<Arc<dyn Device>, String> {
         let devices = self.backend.devices().map_err(|e| e.to_string())?;
         let name = self.backend.name();
-        let info = devices.get(index).ok_or(format!("{name} unavailable: it has {} devices", devices.len()))?;
+        let info = devices.get(index).ok_or_else(|| {
+            let numbers: Vec<_> = devices.iter().map(|info| info.index.to_string()).collect();
+            format!("{name} unavailable: KP_DEVICE_INDEX is {index}, there is {}", numbers.join(", "))
+        })?;
         self.backend.open(info.index).map_err(|e| e.to_string())
     }
 
@@ -164,9 +167,18 @@ pub(crate) struct Settings {
     device: usize,
 }
 
+/// The backends that `KP_REQUIRE` names, for programs that run suites one after the other.
+///
+/// # Errors
+/// A variable of the suite whose value means nothing, and what it may be.
+pub fn required() -> Result<Vec<String>, String> {
+    Settings::read().map(|settings| settings.required)
+}
+
 impl Settings {
     fn read() -> Result<Self, String> {
-        let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+        let var =
+            |name: &str| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()).filter(|v| !v.is_empty());
         let number = |name: &str| match var(name) {
             Some(text) => text.parse::<u64>().map_err(|_| format!("{name} must be a whole number, got `{text}`")),
             None => Ok(0),
@@ -177,7 +189,7 @@ impl Settings {
             Some(other) => return Err(format!("KP_DEPTH must be quick or full, got `{other}`")),
         };
         let required = var("KP_REQUIRE").unwrap_or_default();
-        let required = required.split(',').map(|name| name.trim().to_owned()).collect();
+        let required = required.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
         Ok(Self { required, depth, seed: number("KP_SEED")?, device: number("KP_DEVICE_INDEX")? as usize })
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     units, usage,
 };
 use anyhow::{Context, Result, bail};
+use clap::builder::RangedU64ValueParser;
 use indicatif::ProgressBar;
 use kp_core::Engine;
 use kp_hal::AnyProblem;
@@ -51,6 +52,7 @@ pub(crate) struct Args {
     kernel: Option<String>,
     /// Of those, only so many that rank first
     #[arg(long, value_name = "COUNT", default_value_t = usize::MAX, hide_default_value = true)]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     best: usize,
     /// And kernels whose name contains this, however they rank
     #[arg(long, requires = "best", value_name = "PART")]

@@ -78,7 +78,10 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         });
         match timed.clone().min_by_key(|(time, _)| *time) {
             Some((time, label)) => {
-                let tried = format!("{} kernels", timed.count());
+                let tried = match timed.count() {
+                    1 => "1 kernel".to_owned(),
+                    count => format!("{count} kernels"),
+                };
                 table.add_row([problem.to_string(), label.to_string(), units::time(time.0 as f64), tried]);
             }
             None => {

@@ -2,7 +2,7 @@
 
 use crate::{Global, output::Output, usage};
 use anyhow::{Context, Result, ensure};
-use kp_core::Engine;
+use kp_core::{Engine, Env, registry::Registry};
 use kp_hal::Backend;
 use kp_testkit::Suite;
 use serde_json::{Value, json};
@@ -21,13 +21,15 @@ pub(crate) struct Args {
 /// Runs the suite of each backend that has a device, or of the one asked for. False if a test fails.
 ///
 /// # Errors
-/// A device that is not there, a filter that fits no test.
+/// A device that is not there or, if it is asked for, a backend; a filter that fits no test.
 pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool> {
     let found = Engine::builder().survey();
-    let chosen = found.choose(global.device.as_deref()).map_err(|none| usage(none.to_string()))?;
+    check_required(&found)?;
+    let wanted = global.device.clone().or_else(|| Env::process().device);
+    let chosen = found.choose(wanted.as_deref()).map_err(|none| usage(none.to_string()))?;
     let mut backends: Vec<&'static dyn Backend> = Vec::new();
     // The suite opens a backend's first device, or the one that KP_DEVICE_INDEX says.
-    if let (Some(_), [device, ..]) = (&global.device, &chosen[..]) {
+    if let (Some(_), [device, ..]) = (&wanted, &chosen[..]) {
         let (backend, index) = (device.backend.name(), device.info.index);
         let opens = env::var("KP_DEVICE_INDEX").map_or(Ok(0), |index| index.parse()).unwrap_or(index);
         ensure!(
@@ -68,6 +70,25 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         usage(format!("no test's name contains {}", args.filters.join(" or ")))
     );
     Ok(good)
+}
+
+/// Refuses to verify less than `KP_REQUIRE` says.
+///
+/// # Errors
+/// A backend that this build or this machine does not have; a variable of the suite that means nothing.
+fn check_required(found: &Registry) -> Result<()> {
+    for name in kp_testkit::required().map_err(usage)? {
+        let built = found.backends.join(", ");
+        ensure!(
+            found.backends.contains(&&*name),
+            usage(format!("KP_REQUIRE asks for `{name}`; backends of this build: {built}"))
+        );
+        let missing = found.unavailable.iter().find(|one| one.what == name);
+        let is_there = found.devices.iter().chain(&found.twins).any(|listed| listed.backend.name() == name);
+        let why = missing.map_or_else(|| "it has no device".to_owned(), |one| one.why.clone());
+        ensure!(is_there, "KP_REQUIRE asks for {name}: {why}");
+    }
+    Ok(())
 }
 
 /// Passes text on as it comes, as long as that works, and keeps it.
