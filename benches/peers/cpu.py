@@ -214,10 +214,12 @@ def int4_weights(m, n, k):
 
 SQUARES = (256, 512, 1024, 2048)
 WEIGHTS = [(m, n, 4096) for n in (4096, 11008) for m in (1, 8, 128, 512)]
-# How a constant B is best arranged for kp: by pairs of k where tiles or fast dot products take them.
+# How a constant B is best arranged for kp: by pairs of k where tiles or fast dot products take them, by two vectors with AVX2.
 CPU = pathlib.Path("/proc/cpuinfo").read_text()
 HAS_PAIRS = "amx_bf16" in CPU or "avx512_bf16" in CPU and "AuthenticAMD" in CPU
 PANEL = {"f32": "panel64x1", "bf16": "panel32x2" if HAS_PAIRS else "panel64x1", "i8": "panel64x4"}
+if WITHOUT:
+    PANEL |= {"f32": "panel16x1", "bf16": "panel16x1"}
 
 
 def products(dtype):
