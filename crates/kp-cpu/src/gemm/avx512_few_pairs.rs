@@ -1,5 +1,5 @@
-//! D = A·B for at most eight rows of bf16, whose B has contiguous columns or was packed ahead by pairs of k: dot products of
-//! bf16 as they lie, summed in f32.
+//! D = A·B for at most eight rows of bf16, whose B has contiguous columns, of bf16 or of bytes that become such, or was packed
+//! ahead by pairs of k: dot products of bf16, summed in f32.
 //!
 //! ```text
 //!                 n ─▶ columns or panels, each thread a run of them
@@ -7,18 +7,20 @@
 //!   and in L1   └──────┘    k │ │ │ │ │  two of k an instruction and lane
 //!                             └─┴─┴─┴─┘
 //! ```
-//! See [`super::few::pairs`] for the loops. Limits: no scales; AVX-512 with BF16, whose sums take numbers below 2⁻¹²⁶ as 0;
-//! sums are in another order than `packed` has, so not `batch-invariant`. Where the instruction is slow, as on Intel's
-//! processors, estimates say so, and one row by columns is `avx512_few_rows`', which memory keeps waiting in any case.
+//! See [`super::few::pairs`] for the loops. Limits: no scales but those of whole columns of B; AVX-512 with BF16, whose sums take
+//! numbers below 2⁻¹²⁶ as 0; sums are in another order than `packed` has, so not `batch-invariant`. Where the instruction is slow,
+//! as on Intel's processors, estimates say so, and one row by columns is `avx512_few_rows`', which memory keeps waiting in any case.
 
 use super::{
+    avx512_few_rows::{kind, table},
     few::{
         columns::{self, Codes, Dots, Few, HEIGHTS, MOST, Reading, Task},
-        dots::SUMS,
-        pairs::{self, LINE, LINE_BYTES, PANEL},
+        dots::{self, Far, Kind, SUMS, Table},
+        pairs::{self, LINE, PANEL, STEP_LINES},
     },
     product::{Item, Product, finishes_in_f64},
     side::Scaling,
+    vnni_few_rows::varies,
 };
 use crate::{
     act::Tail,
@@ -59,12 +61,15 @@ impl Kernel<Gemm> for Avx512FewPairs {
             return Err(Unsupported::Feature { need: "avx512bf16" });
         }
         columns::suits(caps, &columns::FEATURES, p, MOST, if p.b.order == Order::Col { Order::Col } else { PANELS })?;
+        let of_columns = kind(p.b.dtype()).and_then(of_columns).filter(|_| p.b.order == Order::Col);
         for (operand, format) in [("a", p.a.format), ("b", p.b.format)] {
-            if format.dtype != DType::Bf16 {
+            if format.dtype != DType::Bf16 && !(operand == "b" && of_columns.is_some()) {
                 return Err(Unsupported::DType { operand, got: format.dtype });
             }
-            if format.scheme != Scheme::None {
-                return Err(Unsupported::Scheme { operand, got: format.to_string() });
+        }
+        for (operand, matrix, scales) in [("a", &p.a, false), ("b", &p.b, of_columns.is_some())] {
+            if matrix.format.scheme != Scheme::None && !scales || varies(matrix, p.k) {
+                return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
             }
         }
         if p.b.order == Order::Col && p.m < 2 {
@@ -82,7 +87,9 @@ impl Kernel<Gemm> for Avx512FewPairs {
         let (_, memory) = Nanos::floors(caps, p);
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         let products = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * rows;
-        let compute = 2.0 * products / pairs_rate(caps);
+        // A byte becomes a number in as many instructions as two rows take.
+        let made = if p.b.dtype().bits() == 8 { products / rows * 2.0 } else { 0.0 };
+        let compute = 2.0 * (products + made) / pairs_rate(caps);
         let share = if p.b.order == Order::Col { Reading::InTurn.share(caps) } else { 0.95 };
         Nanos::from_secs((memory.as_secs() / share).max(compute / 0.7) + 1e-6 * f64::from(p.batch.max(1)))
     }
@@ -99,22 +106,35 @@ impl Kernel<Gemm> for Avx512FewPairs {
     }
 }
 
+/// Numbers of a step.
+const STEP: usize = STEP_LINES * LINE;
+
 /// Columns that meet rows at once.
 const BREADTH: usize = 2;
 
 /// What of A is in L1 at a time, in bytes: a third, so that the columns that are read next have room there, too.
 const NEAR: usize = 16 << 10;
 
-type OfColumns = unsafe fn(&[u32], &[&[u8]], usize, &mut [f32]);
+type OfColumns = unsafe fn(&Table, &[u32], &[&[u8]], (usize, Far), &mut [f32]);
 type OfPanel = unsafe fn(&[u32], &[u8], &mut [[f32; PANEL]]);
 
 /// For each of [`HEIGHTS`]; one row does not meet columns.
-const OF_COLUMNS: [OfColumns; 4] = [
-    pairs::columns::<2, BREADTH>,
-    pairs::columns::<2, BREADTH>,
-    pairs::columns::<4, BREADTH>,
-    pairs::columns::<8, BREADTH>,
-];
+fn of_columns(kind: Kind) -> Option<[OfColumns; 4]> {
+    macro_rules! heights {
+        ($kind:ident) => {{
+            let two: OfColumns = pairs::columns::<dots::$kind, 2, BREADTH>;
+            [two, two, pairs::columns::<dots::$kind, 4, BREADTH>, pairs::columns::<dots::$kind, 8, BREADTH>]
+        }};
+    }
+    Some(match kind {
+        Kind::Bf16 => heights!(Bf16),
+        Kind::I8 => heights!(I8),
+        Kind::U8 => heights!(U8),
+        Kind::Bytes => heights!(Bytes),
+        Kind::F32 | Kind::F16 | Kind::Nibbles => return None,
+    })
+}
+
 const OF_PANEL: [OfPanel; 4] = [pairs::panel::<1>, pairs::panel::<2>, pairs::panel::<4>, pairs::panel::<8>];
 
 /// Sums of numbers.
@@ -122,13 +142,19 @@ struct Numbers<E> {
     spec: GemmSpec,
     /// The place in [`HEIGHTS`].
     height: usize,
+    kind: Kind,
+    table: Box<Table>,
+    of_columns: OfColumns,
     kind_of_end: PhantomData<E>,
 }
 
 impl<E> Numbers<E> {
     fn new(spec: &GemmSpec) -> Self {
         let height = columns::height((spec.m as usize).max(1)).max(usize::from(spec.b.order == Order::Col));
-        Self { spec: *spec, height, kind_of_end: PhantomData }
+        let kind = kind(spec.b.dtype()).expect("a supported type");
+        let table = Box::new(table(kind, spec.b.format));
+        let of_columns = of_columns(kind).expect("a supported type")[height];
+        Self { spec: *spec, height, kind, table, of_columns, kind_of_end: PhantomData }
     }
 
     fn rows(&self) -> usize {
@@ -136,7 +162,7 @@ impl<E> Numbers<E> {
     }
 
     fn lines(&self) -> usize {
-        (self.spec.k as usize).div_ceil(LINE)
+        (self.spec.k as usize).div_ceil(STEP) * STEP_LINES
     }
 
     /// Pairs of all rows.
@@ -158,23 +184,29 @@ impl<E: Tail> Dots for Numbers<E> {
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
         let (rows, k) = (self.rows(), self.spec.k as usize);
-        let each = rows * LINE / 2;
+        let each = STEP_LINES * rows * LINE / 2;
         let by_lines = self.spec.b.order == Order::Col;
         let a = Disjoint::of(&mut numbers_mut::<u32>(a)[..self.pairs()]);
-        threads::for_each(self.lines(), |i| {
-            // SAFETY: each line once.
-            let out = unsafe { a.part(i * each..(i + 1) * each) };
-            let inner = i * LINE..((i + 1) * LINE).min(k);
+        let steps = self.lines() / STEP_LINES;
+        threads::for_each(steps, |step| {
+            // SAFETY: each step once.
+            let out = unsafe { a.part(step * each..(step + 1) * each) };
+            let inner = step * STEP..((step + 1) * STEP).min(k);
             for row in 0..rows {
-                let mut line = [0.0_f32; LINE];
+                let mut numbers = [0.0_f32; STEP];
                 if row < item.rows {
-                    let line = &mut line[..inner.len()];
-                    product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Applied, line);
+                    let some = &mut numbers[..inner.len()];
+                    product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Applied, some);
                 }
-                for (j, [low, high]) in line.as_chunks().0.iter().enumerate() {
-                    let place = if by_lines { row * LINE / 2 + j } else { j * rows + row };
+                for pair in 0..STEP / 2 {
+                    let (line, j) = (pair / (LINE / 2), pair % (LINE / 2));
+                    let [low, high] = [0, 1].map(|i| match by_lines {
+                        true => numbers[pairs::element(self.kind, line, 2 * j + i)].to_bits(),
+                        false => numbers[2 * pair + i].to_bits(),
+                    });
+                    let place = if by_lines { (line * rows + row) * LINE / 2 + j } else { pair * rows + row };
                     // Exact: they were bf16.
-                    out[place] = low.to_bits() >> 16 | high.to_bits() & 0xffff_0000;
+                    out[place] = low >> 16 | high & 0xffff_0000;
                 }
             }
         });
@@ -197,26 +229,30 @@ impl<E: Tail> Numbers<E> {
         for sums in sums.chunks_mut(ld).take(item.rows) {
             sums[..columns.len()].fill(E::ZERO);
         }
-        let near = NEAR / (rows * LINE_BYTES);
+        let near = NEAR / (rows * LINE * size_of::<u16>());
         for first in (0..self.lines()).step_by(near) {
             let inner = first * LINE..((first + near) * LINE).min(k);
             let a = &a[first * rows * LINE / 2..];
             let codes = Codes::of(&product.b, item.b, inner.clone());
-            let ahead = columns::ahead(Reading::InTurn, BREADTH, codes.step(), inner.len() == k);
             for o in columns.clone().step_by(BREADTH) {
                 // Past the last column, that one again.
                 let some: [&[u8]; BREADTH] = std::array::from_fn(|c| codes.column((o + c).min(columns.end - 1)));
                 let mut of_rows = [0.0; SUMS];
                 // SAFETY: `supports` asked for the features.
-                unsafe { OF_COLUMNS[self.height](a, &some, ahead, &mut of_rows) };
-                let places = o - columns.start..columns.len();
-                for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(BREADTH)) {
-                    for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {
-                        sums[j] += E::from_f32(more);
-                    }
-                }
+                unsafe {
+                    (self.of_columns)(
+                        &self.table,
+                        a,
+                        &some,
+                        codes.ahead(Reading::InTurn, o, BREADTH, inner.len() == k),
+                        &mut of_rows,
+                    )
+                };
+                let places = o - columns.start..columns.len().min(o - columns.start + BREADTH);
+                columns::add(sums, ld, places, &of_rows, (rows, item.rows));
             }
         }
+        columns::scale(&product.b, item, columns.clone(), false, |_| E::ONE, sums, ld);
     }
 
     fn by_panels(&self, task: &Task<'_, '_>, a: &[u32], sums: &mut [E], ld: usize) {

@@ -14,7 +14,9 @@
 use super::{
     few::{
         columns::{self, BROAD, Codes, Dots, FEATURES, Few, HEIGHTS, MOST, Reading, Task},
-        dots::{self, Bf16, Bytes, Columns, F16, F32, I8, Kind, LIST, List, Nibbles, STEP, Shifts, Table, U8, dots},
+        dots::{
+            self, Bf16, Bytes, Columns, F16, F32, Far, I8, Kind, LIST, List, Nibbles, STEP, Shifts, Table, U8, dots,
+        },
         lists::{self, Lists},
         unpack::{multiply, unpack},
     },
@@ -91,7 +93,7 @@ impl Kernel<Gemm> for Avx512FewRows {
     }
 }
 
-fn kind(dtype: DType) -> Option<Kind> {
+pub(super) fn kind(dtype: DType) -> Option<Kind> {
     Some(match dtype {
         DType::F32 => Kind::F32,
         DType::Bf16 => Kind::Bf16,
@@ -324,7 +326,7 @@ impl<E: Tail> Dots for Numbers<E> {
                     _ => (zeros, &[]),
                 };
                 let scales = if listed { &*scales } else { &[] };
-                let some = Columns { codes: &some[..breadth], scales, zeros, shifts, ahead };
+                let some = Columns { codes: &some[..breadth], scales, zeros, shifts, ahead, far: Far::NONE };
                 let mut of_rows = [0.0; MOST_SUMS];
                 // SAFETY: as above.
                 unsafe {

@@ -36,6 +36,8 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni;
 #[cfg(target_arch = "x86_64")]
+mod vnni_few_panels;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni_few_rows;
 #[cfg(target_arch = "x86_64")]
 mod vnni_four_bits;
@@ -57,6 +59,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &vnni_one_row::VnniOneRow,
     &vnni_four_bits::VnniFourBits,
     &vnni_few_rows::VnniFewRows,
+    &vnni_few_panels::VnniFewPanels,
     &avx512_few_pairs::Avx512FewPairs,
     &avx512_few_rows::Avx512FewRows,
     &avx512_four_bits::Avx512FourBits,

@@ -14,9 +14,9 @@
 use super::{
     few::{
         byte_dots::{self, Column, Eight, Four, Lift, Rows, scaled, whole},
-        bytes::fold,
+        bytes::{self, fold},
         columns::{self, BROAD, Dots, Few, HEIGHTS, MOST, Reading, Task, overlapped},
-        dots::{SHARE, STEP, SUMS},
+        dots::{Far, SHARE, STEP, SUMS},
         lists::{self, Lists},
     },
     product::{Item, Product, finishes_in_f64},
@@ -182,8 +182,8 @@ pub(crate) fn unit(format: Format) -> f32 {
 }
 
 /// The loops for one height.
-type Whole = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], &mut [i32]);
-type Scaled = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], &mut [f32]);
+type Whole = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], (usize, Far), &mut [i32]);
+type Scaled = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], (usize, Far), &mut [f32]);
 
 /// How many columns meet rows of each of [`HEIGHTS`] at once; with more rows fewer, since registers hold their sums, and in turn
 /// as few as keep the units busy.
@@ -323,45 +323,36 @@ impl<E: Tail> Dots for Codes<E> {
         let (codes, lanes) = (Disjoint::of(codes), Disjoint::of(lanes));
         let (scales, sums) = (Disjoint::of(scales), Disjoint::of(sums));
         let (bits, count, each) = (self.spec.b.dtype().bits() as usize, self.lanes(), self.row_scales());
-        let whole_steps = 1.0 / unit(self.spec.a.format);
-        let is_plain = self.spec.a.order == Order::Row && self.spec.a.dtype() == DType::I8;
         threads::for_each(self.steps() * rows, |i| {
             let (step, row) = (i / rows, i % rows);
             let inner = step * STEP..((step + 1) * STEP).min(k);
-            let (mut line, mut list) = ([0_i32; STEP], [0.0; STEP / SHARE]);
-            if row < item.rows && is_plain {
-                let codes = columns::Codes::of(&product.a, item.row_batch, inner.clone()).column(item.row + row);
-                line.iter_mut().zip(codes).for_each(|(x, &code)| *x = i32::from(code as i8));
+            let (mut line, mut list) = ([0_i8; STEP], [0.0; STEP / SHARE]);
+            if !is_rounded(&self.spec) {
+                line = bytes::codes(product, item, row, inner.clone());
             } else if row < item.rows {
-                let mut numbers = [0.0_f32; STEP];
+                let (mut numbers, mut scales) = ([0.0_f32; STEP], [0.0; STEP / rounded::RUN]);
                 let some = &mut numbers[..inner.len()];
                 product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, some);
-                if is_rounded(&self.spec) {
-                    let (mut codes, mut scales) = ([0; STEP], [0.0; STEP / rounded::RUN]);
-                    // SAFETY: `supports` asked for the features.
-                    unsafe { rounded::round(numbers.as_chunks().0, codes.as_chunks_mut().0, &mut scales) };
-                    line = codes.map(i32::from);
-                    list = std::array::from_fn(|i| scales[i * SHARE / rounded::RUN]);
-                } else {
-                    line = numbers.map(|number| (number * whole_steps) as i32);
-                }
+                // SAFETY: `supports` asked for the features.
+                unsafe { rounded::round(numbers.as_chunks().0, line.as_chunks_mut().0, &mut scales) };
+                list = std::array::from_fn(|i| scales[i * SHARE / rounded::RUN]);
             }
             // SAFETY: each step of each row once.
             let codes = unsafe { codes.part(i * STEP..(i + 1) * STEP) };
             match bits {
-                8 => codes.iter_mut().zip(line).for_each(|(code, x)| *code = x as i8),
-                _ => codes.iter_mut().enumerate().for_each(|(at, code)| *code = line[byte_dots::place(bits, at)] as i8),
+                8 => codes.copy_from_slice(&line),
+                _ => codes.iter_mut().enumerate().for_each(|(at, code)| *code = line[byte_dots::place(bits, at)]),
             }
             if let Loops::Whole(_) = self.loops {
                 // SAFETY: as above.
                 let sum = unsafe { sums.part(i..i + 1) };
-                sum[0] = line.iter().sum::<i32>() as u32;
+                sum[0] = line.into_iter().map(i32::from).sum::<i32>() as u32;
                 return;
             }
             // SAFETY: as above.
             let lanes = unsafe { lanes.part(i * count..(i + 1) * count) };
             for (lane, codes) in lanes.iter_mut().zip(line.chunks_exact(STEP / count)) {
-                let sum = codes.iter().sum::<i32>();
+                let sum = codes.iter().copied().map(i32::from).sum::<i32>();
                 let is_shifted = self.spec.b.format.has_zero();
                 *lane = if is_shifted { (sum as f32).to_bits() } else { (-self.offset * sum) as u32 };
             }
@@ -419,12 +410,16 @@ impl<E: Tail> Dots for Codes<E> {
             let from = Lists::new(b, item.b, inner.start, SHARE);
             let of_columns = columns::Codes::of(b, item.b, inner.clone());
             let breadth = self.breadths[height];
-            let ahead = columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k);
+            // Eight rows compute for so long that lines asked for twice cost more than they bring.
+            let ahead = |o: usize| match rows {
+                MOST => (columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k), Far::NONE),
+                _ => of_columns.ahead(self.reading, o, breadth, inner.len() == k),
+            };
             let loops = match &self.loops {
                 Loops::Scaled(loops) => loops,
                 Loops::Whole(loops) => {
                     // Made once: written and copied for each loop, they kept it waiting for the one before.
-                    let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
+                    let mut some = [Column { codes: &[], scales: &[], zeros: &[] }; BROAD];
                     for o in columns.clone().step_by(breadth) {
                         for (c, column) in some[..breadth].iter_mut().enumerate() {
                             // Past the last column, that one again.
@@ -432,7 +427,7 @@ impl<E: Tail> Dots for Codes<E> {
                         }
                         let mut of_rows = [0; SUMS];
                         // SAFETY: `supports` asked for the features.
-                        unsafe { loops[height](&self.lift, a, &some[..breadth], &mut of_rows) };
+                        unsafe { loops[height](&self.lift, a, &some[..breadth], ahead(o), &mut of_rows) };
                         let places = o - columns.start..columns.len();
                         for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
                             for (total, &more) in totals.chunks_mut(columns.len()).zip(of_rows) {
@@ -444,7 +439,7 @@ impl<E: Tail> Dots for Codes<E> {
                 }
             };
             for o in columns.clone().step_by(breadth) {
-                let mut some = [Column { codes: &[], scales: &[], zeros: &[], ahead }; BROAD];
+                let mut some = [Column { codes: &[], scales: &[], zeros: &[] }; BROAD];
                 let lists = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));
                 for (c, (column, (scales, zeros))) in some[..breadth].iter_mut().zip(lists).enumerate() {
                     // Past the last column, that one again.
@@ -462,11 +457,11 @@ impl<E: Tail> Dots for Codes<E> {
                     }
                     let codes = of_columns.column(o);
                     let zeros = if has_zero { &zeros[..shares] } else { &[] };
-                    *column = Column { codes, scales: &scales[..shares], zeros, ahead };
+                    *column = Column { codes, scales: &scales[..shares], zeros };
                 }
                 let mut of_rows = [0.0; SUMS];
                 // SAFETY: as above.
-                unsafe { loops[height](&self.lift, a, &some[..breadth], &mut of_rows) };
+                unsafe { loops[height](&self.lift, a, &some[..breadth], ahead(o), &mut of_rows) };
                 let places = o - columns.start..columns.len();
                 for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
                     for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {

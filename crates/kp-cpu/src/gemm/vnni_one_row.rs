@@ -72,7 +72,8 @@ impl Kernel<Gemm> for VnniOneRow {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let code = Few::new(p, 16, Row::<$end>::new(p, Reading::of(variant)));
+                let order = if device.info().caps.read_places > 1 { Reading::Beside } else { Reading::InTurn };
+                let code = Few::new(p, 16, Row::<$end>::new(p, Reading::of(variant), order));
                 // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
                 Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
             }};
@@ -94,11 +95,13 @@ struct Row<E> {
     bytes: Bytes,
     multiply: Loop,
     breadth: usize,
+    /// In which memory likes to be read.
+    order: Reading,
     kind_of_end: PhantomData<E>,
 }
 
 impl<E> Row<E> {
-    fn new(spec: &GemmSpec, reading: Reading) -> Self {
+    fn new(spec: &GemmSpec, reading: Reading, order: Reading) -> Self {
         let breadth = match reading {
             Reading::InTurn => 1,
             Reading::Beside if spec.k as usize / 2 > LONG => MOST / 2,
@@ -118,7 +121,7 @@ impl<E> Row<E> {
             _ if spec.b.format.has_zero() => loops!(SHIFTED),
             _ => loops!(FLIPPED),
         };
-        Self { spec: *spec, bytes: Bytes::of(spec), multiply, breadth, kind_of_end: PhantomData }
+        Self { spec: *spec, bytes: Bytes::of(spec), multiply, breadth, order, kind_of_end: PhantomData }
     }
 
     /// Steps whose lists there is room for, and for what is read past them: fours, whose lists are whole vectors.
@@ -194,7 +197,6 @@ impl<E: Tail> Dots for Row<E> {
             let of_row = &row_scales[shares.clone()];
             let lists = Lists::new(b, item.b, inner.start, share);
             let codes = Codes::of(b, item.b, inner.clone());
-            let ahead = self.breadth * codes.step();
             for o in columns.clone().step_by(self.breadth) {
                 // Past the last column, that one again.
                 let place = |c: usize| (o + c).min(columns.end - 1);
@@ -213,7 +215,8 @@ impl<E: Tail> Dots for Row<E> {
                         }
                     }
                 }
-                let some = Columns { codes: &some[..self.breadth], scales, zeros: &[], shifts, ahead };
+                let (ahead, far) = codes.ahead(self.order, o, self.breadth, false);
+                let some = Columns { codes: &some[..self.breadth], scales, zeros: &[], shifts, ahead, far };
                 let mut of_columns = [0.0; SUMS];
                 let of_a = (&row[steps.start * STEP..], &taken[steps.start * 16..]);
                 // SAFETY: as above.

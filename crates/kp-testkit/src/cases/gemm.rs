@@ -187,18 +187,37 @@ impl Judge for Gemm {
             ],
             valid,
         ));
-        // Few rows of whole numbers of 8 bits, all of each column contiguous in whole 16 bytes.
+        // Few rows of whole numbers of 8 bits, all of each column contiguous in whole 16 bytes, and not; or in panels.
         let [dims, options] = match depth {
-            Depth::Quick => ["1x5x66x272", "-"],
-            Depth::Full => ["1x1x70x1040 1x5x66x256 2x8x33x96 1x3x9x16", "- bias=f32 gate=halves gate=pairs c=d"],
+            Depth::Quick => ["1x5x66x272 1x8x130x1037", "-"],
+            Depth::Full => [
+                "1x1x70x1040 1x5x66x256 2x8x33x96 1x3x9x16 1x8x130x1037 2x2x256x70",
+                "- bias=f32 gate=halves gate=pairs c=d",
+            ],
         };
         out.extend(lines(
             "gemm",
             &[
                 words(dims),
-                words("i8:i8:i32 u8:i8:i32 i8:u8:f32 u8:u8:i32 i8@row:i8@row:bf16 i8@tensor:i8@row:f32"),
-                words("b=col"),
+                words(
+                    "i8:i8:i32 u8:i8:i32 i8:u8:f32 u8:u8:i32 i8@row:i8@row:bf16 i8@tensor:i8@row:f32 i4@row:i8@row:f32",
+                ),
+                words("b=col b=panel64x4"),
                 words(options),
+            ],
+            valid,
+        ));
+        // The same weights by few rows of bf16, which holds all codes of 8 bits.
+        let dims = match depth {
+            Depth::Quick => "1x5x33x2088 1x8x6x99",
+            Depth::Full => "1x2x70x1040 1x5x33x2088 2x8x9x96 1x3x6x99 1x8x40x4200",
+        };
+        out.extend(lines(
+            "gemm",
+            &[
+                words(dims),
+                words("bf16:i8@row:bf16 bf16:u8@row:f32 bf16:e4m3@row:bf16 bf16:e5m2@tensor:f32 bf16:i8:f32"),
+                words("b=col"),
             ],
             valid,
         ));

@@ -8,7 +8,7 @@
 //! up until none is negative, by an *offset* that is taken off again: offset · sum of the row. Scales that change along
 //! k multiply the sums of a line, lane by lane.
 
-use super::dots::{Ends, SHARE, STEP, SUMS, add_lanes, ask, ends};
+use super::dots::{Ends, Far, SHARE, STEP, SUMS, add_lanes, ask, ends};
 use crate::gemm::vnni::pack::transposed;
 use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_add_epi32, _mm512_and_si512,
@@ -63,8 +63,6 @@ pub(crate) struct Column<'a> {
     pub(crate) scales: &'a [f32],
     /// Zero points alike, of codes as they are when lifted; empty if there are none.
     pub(crate) zeros: &'a [f32],
-    /// How many bytes ahead memory is asked for.
-    pub(crate) ahead: usize,
 }
 
 /// Rows of A from the same step on. Each part holds for each step and row as much as is said.
@@ -78,7 +76,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) scales: &'a [f32],
 }
 
-/// Adds to `sums` the products of `R` rows with lifted codes of `C` columns of one length, column by column; sums wrap.
+/// Adds to `sums` the products of `R` rows with lifted codes of `C` columns of one length, column by column; sums wrap. Each line
+/// asks for another `ahead` bytes behind it, and for one that is read later.
 ///
 /// # Panics
 /// If the rows do not cover the columns' steps.
@@ -88,6 +87,7 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
     lift: &Lift,
     a: Rows<'_>,
     columns: &[Column<'_>],
+    mut ahead: (usize, Far),
     sums: &mut [i32],
 ) {
     let (columns, count) = alike::<T, C>(columns);
@@ -98,7 +98,7 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
     let lift = Lifting::new(lift);
     let mut last = None;
     for s in 0..count {
-        let starts = starts::<T, C>(columns, s, &mut last);
+        let starts = starts::<T, C>(columns, s, &mut ahead, &mut last);
         // SAFETY: a whole step of codes is there, and of each row.
         unsafe {
             let a = a.as_ptr().add(s * R * STEP);
@@ -155,6 +155,7 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const SIMPLE: boo
     lift: &Lift,
     a: Rows<'_>,
     columns: &[Column<'_>],
+    mut ahead: (usize, Far),
     sums: &mut [f32],
 ) {
     let (columns, count) = alike::<T, C>(columns);
@@ -173,7 +174,7 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const SIMPLE: boo
     let mut last = None;
     for s in 0..count {
         let share = s * STEP / SHARE;
-        let starts = starts::<T, C>(columns, s, &mut last);
+        let starts = starts::<T, C>(columns, s, &mut ahead, &mut last);
         for line in 0..T::LINES {
             let mut parts = [[_mm512_setzero_si512(); 2]; C];
             let (mut scales, mut zeros) = ([_mm512_setzero_ps(); C], [_mm512_setzero_ps(); C]);
@@ -246,14 +247,20 @@ fn alike<'c, 'a, T: Width, const C: usize>(columns: &'c [Column<'a>]) -> (&'c [C
 
 /// Where step `s` of each column lies, in `last` if columns end within it; asks for memory that is needed later.
 #[inline(always)]
-fn starts<T: Width, const C: usize>(columns: &[Column<'_>; C], s: usize, last: &mut Option<Ends<C>>) -> [*const u8; C] {
+fn starts<T: Width, const C: usize>(
+    columns: &[Column<'_>; C],
+    s: usize,
+    (near, far): &mut (usize, Far),
+    last: &mut Option<Ends<C>>,
+) -> [*const u8; C] {
     let bytes = T::LINES * 64;
     let mut starts = [std::ptr::null(); C];
     if (s + 1) * bytes <= columns[0].codes.len() {
         for c in 0..C {
             starts[c] = columns[c].codes[s * bytes..].as_ptr();
-            ask(starts[c].wrapping_add(columns[c].ahead), bytes);
+            ask(starts[c].wrapping_add(*near), bytes);
         }
+        far.ask(C * T::LINES);
     } else {
         let mut codes: [&[u8]; C] = [&[]; C];
         for c in 0..C {

@@ -42,7 +42,7 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
     columns: &Columns<'_>,
     sums: &mut [f32],
 ) {
-    let &Columns { codes, scales, shifts, ahead, .. } = columns;
+    let &Columns { codes, scales, shifts, ahead, mut far, .. } = columns;
     let codes: &[&[u8]; C] = codes.try_into().expect("as many columns as the loop is for");
     let steps = codes[0].len().div_ceil(BYTES);
     let entries = STEP / share;
@@ -67,6 +67,7 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
                 starts[c] = codes[c][s * BYTES..].as_ptr();
                 ask(starts[c].wrapping_add(ahead), BYTES);
             }
+            far.ask(C * BYTES / 64);
         } else {
             last = ends(*codes, s * BYTES);
             for c in 0..C {

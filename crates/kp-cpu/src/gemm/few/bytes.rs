@@ -2,6 +2,7 @@
 
 use super::{
     byte_dots::Lift,
+    columns::Codes,
     dots::{BROAD_SHARE, MOST_SHIFT, SHARE, STEP},
     lists::Lists,
 };
@@ -40,6 +41,24 @@ pub(crate) fn suits(caps: &Caps, p: &GemmProblem) -> Result<(), Unsupported> {
     supports(caps, p)
 }
 
+/// The codes of elements `inner` of row `row` of A, which are whole numbers, zeros past the end of both.
+pub(crate) fn codes(product: &Product<'_>, item: Item, row: usize, inner: Range<usize>) -> [i8; STEP] {
+    let (mut line, a) = ([0; STEP], &product.a.matrix);
+    if row >= item.rows {
+        return line;
+    }
+    if a.order == Order::Row && a.dtype() == DType::I8 {
+        let codes = Codes::of(&product.a, item.row_batch, inner).column(item.row + row);
+        line.iter_mut().zip(codes).for_each(|(out, &code)| *out = code as i8);
+        return line;
+    }
+    let mut numbers = [0.0_f32; STEP];
+    let some = &mut numbers[..inner.len()];
+    product.a.row(item.row_batch, item.row + row, inner, Scaling::Left, some);
+    let whole_steps = 1.0 / unit(a.format);
+    numbers.map(|number| (number * whole_steps) as i8)
+}
+
 /// A step of a row: its codes, and a scale for each share.
 pub(crate) type Step = ([i8; STEP], [f32; STEP / SHARE]);
 
@@ -76,16 +95,15 @@ impl Bytes {
     pub(crate) fn step(&self, product: &Product<'_>, item: Item, row: usize, step: usize) -> Step {
         let (mut codes, mut scales, mut numbers) = ([0; STEP], [1.0; STEP / SHARE], [0.0_f32; STEP]);
         let inner: Range<usize> = step * STEP..((step + 1) * STEP).min(self.spec.k as usize);
-        let some = &mut numbers[..inner.len()];
-        product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, some);
         if is_rounded(&self.spec) {
+            let some = &mut numbers[..inner.len()];
+            product.a.row(item.row_batch, item.row + row, inner, Scaling::Left, some);
             let mut of_runs = [0.0; STEP / RUN];
             // SAFETY: `supports` asked for the features.
             unsafe { round(numbers.as_chunks().0, codes.as_chunks_mut().0, &mut of_runs) };
             scales = std::array::from_fn(|i| of_runs[i * self.share / RUN % of_runs.len()]);
         } else {
-            let whole_steps = 1.0 / unit(self.spec.a.format);
-            codes = numbers.map(|number| (number * whole_steps) as i8);
+            codes = self::codes(product, item, row, inner.clone());
             if varies(&self.spec.a, self.spec.k) {
                 let lists = Lists::new(&product.a, item.row_batch, inner.start, self.share);
                 // SAFETY: as above.

@@ -1,6 +1,7 @@
 //! What products of few rows have in common when columns of B are contiguous: threads take runs of columns, each
 //! column's sums with all rows are made in one pass over it, and finished while they are warm.
 
+use super::dots::Far;
 use crate::{
     act::Tail,
     gemm::{
@@ -363,6 +364,16 @@ impl<'a> Codes<'a> {
         &self.codes[self.first + o * self.step..]
     }
 
+    /// What is asked for while `breadth` columns from `o` on are read, `whole` or not: how far ahead of each line, as [`ahead`]
+    /// says, and if columns are read in turn as much again in the order of memory.
+    pub(crate) fn ahead(&self, reading: Reading, o: usize, breadth: usize, whole: bool) -> (usize, Far) {
+        if reading == Reading::Beside || breadth == 1 {
+            return (ahead(reading, breadth, self.step, whole), Far::NONE);
+        }
+        let at = self.codes.as_ptr().wrapping_add(self.first + (o + FAR_SETS * breadth) * self.step);
+        (breadth * self.step, Far::new(at, self.len, self.step))
+    }
+
     /// Bytes from one column to the next.
     pub(crate) fn step(&self) -> usize {
         self.step
@@ -387,6 +398,9 @@ pub(crate) fn ahead(reading: Reading, breadth: usize, ld: usize, whole: bool) ->
         _ => breadth * ld,
     }
 }
+
+/// How many sets of columns ahead of their use lines are on their way to L2.
+const FAR_SETS: usize = 4;
 
 /// Columns that are read at once are short if they have so many bytes: then the next ones find room in L1 beside them.
 const SHORT: usize = 16 << 10;

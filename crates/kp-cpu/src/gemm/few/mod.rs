@@ -3,6 +3,7 @@
 pub(crate) mod avx2;
 pub(crate) mod byte_dots;
 pub(crate) mod byte_lanes;
+pub(crate) mod byte_panels;
 pub(crate) mod byte_row;
 pub(crate) mod bytes;
 pub(crate) mod columns;

@@ -1,21 +1,23 @@
-//! Products of a few rows of bf16 with a B of bf16 as it lies in memory, two of k at a time in each lane.
+//! Products of a few rows of bf16 with a B of bf16, or of bytes that become such, as it lies in memory: two of k at a time in each
+//! lane.
 //!
 //! ```text
-//!   columns   │ 32 numbers │ …   C at once, each line with the same of R rows: R × C vectors of sums, whose lanes are
+//!   columns   │ 64 codes   │ …   C at once, each line with the same of R rows: R × C vectors of sums, whose lanes are
 //!                               added in the end
 //!   panel     │ 32 columns │    two vectors, with a pair of each row in all lanes: R × 2 vectors of sums
 //!   k, k + 1  │  × 2 of k  │
 //! ```
 
-use super::dots::{SUMS, add_lanes, ask};
+use super::dots::{Code, Ends, Far, Kind, SUMS, Table, add_lanes, ask, byte_halves, ends, vector};
 use std::arch::x86_64::{
-    __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_storeu_ps,
+    __m512, __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_unpackhi_epi8,
+    _mm512_unpacklo_epi8,
 };
 
-/// Numbers of a line of a column, and bytes.
+/// Numbers of a line of A, and lines of a step.
 pub(crate) const LINE: usize = 32;
-pub(crate) const LINE_BYTES: usize = 2 * LINE;
+pub(crate) const STEP_LINES: usize = 2;
 
 /// Columns of a panel, and bytes of a pair of k of all of them.
 pub(crate) const PANEL: usize = 32;
@@ -24,45 +26,57 @@ const PAIR_BYTES: usize = 4 * PANEL;
 /// How far ahead of its use a panel is asked for, in bytes.
 const AHEAD: usize = 4 << 10;
 
-/// Adds to `sums` the products of `R` rows `a`, line by line, with `C` columns of one length; column by column. Asks for what
-/// lies `ahead` bytes behind them.
+/// Adds to `sums` the products of `R` rows `a`, line by line, with `C` columns of one length; column by column. Each line asks for
+/// another `ahead` bytes behind it, and for one that is read later.
 ///
 /// # Panics
 /// If the rows have fewer lines.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(crate) fn columns<const R: usize, const C: usize>(a: &[u32], columns: &[&[u8]], ahead: usize, sums: &mut [f32]) {
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")]
+pub(crate) fn columns<T: Code, const R: usize, const C: usize>(
+    table: &Table,
+    a: &[u32],
+    columns: &[&[u8]],
+    (near, mut far): (usize, Far),
+    sums: &mut [f32],
+) {
     const { assert!(R * C <= SUMS, "sums of a loop") };
     let columns: &[&[u8]; C] = columns.try_into().expect("as many columns as the loop is for");
     let len = columns[0].len();
     assert!(columns.iter().all(|column| column.len() == len), "columns of one length");
-    let a = &a[..len.div_ceil(LINE_BYTES) * R * LINE / 2];
+    let bytes = const { T::KIND.step_bytes() * STEP_LINES * LINE / super::dots::STEP };
+    let steps = len.div_ceil(bytes);
+    let a = &a[..steps * STEP_LINES * R * LINE / 2];
+    let tables = table.load();
     let mut totals = [[_mm512_setzero_ps(); C]; R];
-    // SAFETY: lines of columns that are there, and of each row.
-    unsafe {
-        let row = |line: usize, r: usize| bf16(_mm512_loadu_si512(a.as_ptr().add((line * R + r) * LINE / 2).cast()));
-        for line in 0..len / LINE_BYTES {
-            let mut b = [_mm512_setzero_si512(); C];
+    let mut last: Ends<C>;
+    for s in 0..steps {
+        let mut starts = [std::ptr::null(); C];
+        if (s + 1) * bytes <= len {
             for c in 0..C {
-                let at = columns[c].as_ptr().add(line * LINE_BYTES);
-                ask(at.wrapping_add(ahead), LINE_BYTES);
-                b[c] = _mm512_loadu_si512(at.cast());
+                starts[c] = columns[c][s * bytes..].as_ptr();
+                ask(starts[c].wrapping_add(near), bytes);
             }
-            for r in 0..R {
-                let a = row(line, r);
-                for c in 0..C {
-                    totals[r][c] = _mm512_dpbf16_ps(totals[r][c], bf16(b[c]), a);
-                }
+            far.ask(C * bytes / 64);
+        } else {
+            last = ends(*columns, s * bytes);
+            for c in 0..C {
+                starts[c] = last[c].as_ptr();
             }
         }
-        if !len.is_multiple_of(LINE_BYTES) {
-            let line = len / LINE_BYTES;
+        // SAFETY: a step of columns is there, and of each row.
+        unsafe {
+            let mut b = [[_mm512_setzero_si512(); STEP_LINES]; C];
             for c in 0..C {
-                let mut last = [0_u8; LINE_BYTES];
-                last[..len % LINE_BYTES].copy_from_slice(&columns[c][line * LINE_BYTES..]);
-                let b = bf16(_mm512_loadu_si512(last.as_ptr().cast()));
+                b[c] = lines::<T>(&tables, starts[c]);
+            }
+            for line in 0..STEP_LINES {
                 for r in 0..R {
-                    totals[r][c] = _mm512_dpbf16_ps(totals[r][c], b, row(line, r));
+                    let row = a.as_ptr().add(((s * STEP_LINES + line) * R + r) * LINE / 2);
+                    let row = bf16(_mm512_loadu_si512(row.cast()));
+                    for c in 0..C {
+                        totals[r][c] = _mm512_dpbf16_ps(totals[r][c], bf16(b[c][line]), row);
+                    }
                 }
             }
         }
@@ -74,6 +88,39 @@ pub(crate) fn columns<const R: usize, const C: usize>(a: &[u32], columns: &[&[u8
         }
     }
     add_lanes(&vectors, &mut sums[..R * C]);
+}
+
+/// Which element of a step number `i` of line `line` is.
+pub(crate) const fn element(kind: Kind, line: usize, i: usize) -> usize {
+    match kind {
+        // Halves of each sixteen, as unpacking leaves them.
+        Kind::Bytes => i / 8 * 16 + 8 * line + i % 8,
+        _ => line * LINE + i,
+    }
+}
+
+/// The codes of a step as bf16, which has all of them.
+///
+/// # Safety
+/// A step of codes can be read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")]
+unsafe fn lines<T: Code>(tables: &[__m512i; 4], codes: *const u8) -> [__m512i; STEP_LINES] {
+    // SAFETY: the caller's promise: vectors of numbers in the order in which they lie, or all bytes at once.
+    unsafe {
+        match T::KIND {
+            Kind::Bf16 => [_mm512_loadu_si512(codes.cast()), _mm512_loadu_si512(codes.add(64).cast())],
+            Kind::Bytes => {
+                let [low, high] = byte_halves(tables, codes);
+                [_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)]
+            }
+            _ => {
+                let number = |i: usize| vector::<T>(tables, codes, 0, i);
+                let line = |low: __m512, high: __m512| bits(_mm512_cvtne2ps_pbh(high, low));
+                [line(number(0), number(1)), line(number(2), number(3))]
+            }
+        }
+    }
 }
 
 /// Adds to `sums` the products of `R` rows `a`, pair by pair, with a panel.
@@ -116,4 +163,10 @@ pub(crate) fn panel<const R: usize>(a: &[u32], panel: &[u8], sums: &mut [[f32; P
 fn bf16(bits: __m512i) -> __m512bh {
     // SAFETY: both are 64 bytes of plain bits.
     unsafe { std::mem::transmute(bits) }
+}
+
+#[inline(always)]
+fn bits(numbers: __m512bh) -> __m512i {
+    // SAFETY: as above.
+    unsafe { std::mem::transmute(numbers) }
 }

@@ -1,0 +1,79 @@
+//! Products of a few rows of bytes with panels of a B that was packed ahead, as they lie in memory, summed exactly in i32.
+//!
+//! ```text
+//!              64 columns × 4 of k
+//!            ┌─────────┬─────────┐
+//!     4 of k │         │         │   a step: four lines. Rows that leave registers for half of the sums meet first one half of
+//!            ├─────────┼─────────┤   a run of steps, then the other, which is in L1 by then
+//!            │         │         │
+//!            └─────────┴─────────┘
+//!   R rows, four bytes in all lanes: R × V vectors of sums
+//! ```
+//! Codes of B are moved up until none is negative, see [`super::byte_dots`].
+
+use super::{
+    dots::{Far, ask},
+    panels::PANEL,
+};
+use std::arch::x86_64::{
+    _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512,
+    _mm512_storeu_si512, _mm512_xor_si512,
+};
+
+/// Bytes of a step, and vectors.
+pub(crate) const STEP_BYTES: usize = 4 * PANEL;
+const VECTORS: usize = STEP_BYTES / 64;
+
+/// Bytes of steps that are read at a time: in L1 beside those that are asked for, and what rows have of them.
+const RUN: usize = 16 << 10;
+
+/// How far ahead memory is asked for where a run is read once.
+const AHEAD: usize = 4 << 10;
+
+/// Adds to `sums` the products of `R` rows `a`, step by step, with a panel, bits of whose bytes are turned around as `flip` says,
+/// `V` vectors at a time; sums wrap.
+///
+/// # Panics
+/// If there are fewer rows of sums, or steps of `a`.
+#[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub(crate) fn byte_panel<const R: usize, const V: usize>(flip: u8, a: &[u32], panel: &[u8], sums: &mut [[i32; PANEL]]) {
+    let (a, sums) = (&a[..panel.len() / STEP_BYTES * R], &mut sums[..R]);
+    let flip = _mm512_set1_epi8(flip as i8);
+    let once = const { V == VECTORS };
+    for (run, a) in panel.chunks(RUN).zip(a.chunks(RUN / STEP_BYTES * R)) {
+        let after = run.as_ptr().wrapping_add(RUN);
+        let mut far = if once { Far::NONE } else { Far::new(after, RUN, RUN) };
+        for first in (0..VECTORS).step_by(V) {
+            let mut totals = [[_mm512_setzero_si512(); V]; R];
+            // SAFETY: vectors of sums, of a step of the panel and of each row that are there.
+            unsafe {
+                for r in 0..R {
+                    for v in 0..V {
+                        totals[r][v] = _mm512_loadu_si512(sums[r].as_ptr().add(16 * (first + v)).cast());
+                    }
+                }
+                for step in 0..run.len() / STEP_BYTES {
+                    let at = run.as_ptr().add(step * STEP_BYTES + 64 * first);
+                    ask(at.wrapping_add(if once { AHEAD } else { RUN }), 64 * V);
+                    far.ask(V);
+                    let mut b = [flip; V];
+                    for v in 0..V {
+                        b[v] = _mm512_xor_si512(_mm512_loadu_si512(at.add(64 * v).cast()), flip);
+                    }
+                    for r in 0..R {
+                        let a = _mm512_set1_epi32(*a.get_unchecked(step * R + r) as i32);
+                        for v in 0..V {
+                            totals[r][v] = _mm512_dpbusd_epi32(totals[r][v], b[v], a);
+                        }
+                    }
+                }
+                for r in 0..R {
+                    for v in 0..V {
+                        _mm512_storeu_si512(sums[r].as_mut_ptr().add(16 * (first + v)).cast(), totals[r][v]);
+                    }
+                }
+            }
+        }
+    }
+}

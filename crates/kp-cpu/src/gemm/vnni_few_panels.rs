@@ -1,0 +1,199 @@
+//! D = A·B for at most eight rows of 8- or 4-bit codes whose B, of bytes, was packed ahead to panels of 64 columns, four of k side
+//! by side: exact sums in i32, at the speed of memory.
+//!
+//! ```text
+//!                 n ─▶ panels, each thread a run of them
+//!   A, as i8    ┌──────┐      ┌────┬────┬────┐
+//!   and in L1   └──────┘    k │    │    │    │  four products an instruction and lane
+//!                             └────┴────┴────┘
+//! ```
+//! See [`super::few::byte_panels`] for the loop. Limits: as `vnni_few_rows`, and no scales that change along k.
+
+use super::{
+    few::{
+        byte_panels::{STEP_BYTES, byte_panel},
+        bytes,
+        columns::{self, Dots, Few, HEIGHTS, MOST, Task},
+        dots::STEP,
+        panels::PANEL,
+    },
+    product::{Item, Product},
+    vnni_few_rows::{a_varies, ends_wide, lift, supports, unit, varies},
+};
+use crate::{
+    act::Tail,
+    kernel::{self, Disjoint},
+    memory::numbers_mut,
+    threads,
+};
+use kp_hal::{
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Gate, Gemm, GemmProblem, GemmSpec, Order},
+    source_hash,
+};
+use std::{marker::PhantomData, sync::Arc};
+
+/// The kernel for decoding with bytes packed ahead.
+pub(crate) struct VnniFewPanels;
+
+/// How B is arranged for it: of bytes.
+const PANELS: Order = Order::Panel { width: PANEL as u16, depth: 4 };
+
+impl Kernel<Gemm> for VnniFewPanels {
+    fn name(&self) -> &'static str {
+        "vnni_few_panels"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("vnni_few_panels.rs"))
+                ^ source_hash(include_bytes!("few/byte_panels.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("few/bytes.rs")).rotate_left(3)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        if p.m as usize > MOST {
+            return Err(Unsupported::TooLarge { dim: "m", max: MOST as u64, got: p.m.into() });
+        }
+        if p.b.order != PANELS {
+            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+        }
+        if p.b.dtype().bits() != 8 {
+            return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+        }
+        for (operand, matrix, varies) in [("a", &p.a, a_varies(p)), ("b", &p.b, varies(&p.b, p.k))] {
+            if varies {
+                return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
+            }
+        }
+        // Each half begins with a panel.
+        let multiple = 2 * PANEL as u32;
+        if p.epilogue.gate == Gate::Halves && !p.n.is_multiple_of(multiple) {
+            return Err(Unsupported::Align { dim: "n", multiple: multiple.into(), got: p.n.into() });
+        }
+        supports(caps, p)?;
+        Ok(Variants::ONE)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+        let (_, memory) = Nanos::floors(caps, p);
+        let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
+        // For a line of 64 bytes: what brings it and makes it unsigned, and an instruction for each row, two at a time.
+        let lines = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 64.0;
+        let compute = lines * (2.0 + rows) / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+        Nanos::from_secs((memory.as_secs() / 0.95).max(compute) + 2e-6 * f64::from(p.batch.max(1)))
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        macro_rules! plan {
+            ($end:ty) => {{
+                let code = Few::new(p, PANEL, Codes::<$end>::new(p));
+                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+            }};
+        }
+        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+    }
+}
+
+type Loop = unsafe fn(u8, &[u32], &[u8], &mut [[i32; PANEL]]);
+
+/// For each of [`HEIGHTS`]: as many vectors of a step as there are registers for.
+const LOOPS: [Loop; 4] = [byte_panel::<1, 4>, byte_panel::<2, 4>, byte_panel::<4, 4>, byte_panel::<8, 2>];
+
+/// Elements of k of a step of a panel.
+const FOUR: usize = 4;
+
+/// Sums of codes.
+struct Codes<E> {
+    spec: GemmSpec,
+    /// The place in [`HEIGHTS`].
+    height: usize,
+    flip: u8,
+    offset: i32,
+    kind_of_end: PhantomData<E>,
+}
+
+impl<E> Codes<E> {
+    fn new(spec: &GemmSpec) -> Self {
+        let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
+        let height = columns::height((spec.m as usize).max(1));
+        Self { spec: *spec, height, flip: lift.flip, offset, kind_of_end: PhantomData }
+    }
+
+    /// Steps of A, each of several of a panel's.
+    fn steps(&self) -> usize {
+        (self.spec.k as usize).div_ceil(STEP)
+    }
+
+    /// Numbers of A made ready: codes of all rows, four at a time, and what each step of a row adds up to.
+    fn lens(&self) -> [usize; 2] {
+        let rows = HEIGHTS[self.height];
+        [self.steps() * STEP / FOUR * rows, self.steps() * rows]
+    }
+}
+
+impl<E: Tail> Dots for Codes<E> {
+    type End = E;
+
+    fn a_bytes(&self) -> usize {
+        self.lens().iter().map(|len| (len * size_of::<u32>()).next_multiple_of(64)).sum()
+    }
+
+    fn work_bytes(&self) -> usize {
+        0
+    }
+
+    fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
+        let (rows, k) = (HEIGHTS[self.height], self.spec.k as usize);
+        let [codes, sums] = self.lens();
+        let (codes, rest) = columns::take::<u32>(a, codes);
+        let (codes, sums) = (Disjoint::of(codes), Disjoint::of(&mut numbers_mut::<i32>(rest)[..sums]));
+        threads::for_each(self.steps(), |step| {
+            let part = |each: usize| step * each..(step + 1) * each;
+            // SAFETY: each step once.
+            let (codes, sums) = unsafe { (codes.part(part(STEP / FOUR * rows)), sums.part(part(rows))) };
+            let inner = step * STEP..((step + 1) * STEP).min(k);
+            for (row, sum) in sums.iter_mut().enumerate() {
+                let line = bytes::codes(product, item, row, inner.clone());
+                for (fours, out) in line.as_chunks::<FOUR>().0.iter().zip(codes[row..].iter_mut().step_by(rows)) {
+                    *out = u32::from_le_bytes(fours.map(|code| code as u8));
+                }
+                *sum = line.into_iter().map(i32::from).sum();
+            }
+        });
+    }
+
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
+        let Task { product, item, columns, a } = task;
+        let (b, rows) = (&product.b, HEIGHTS[self.height]);
+        let [codes, of_steps] = self.lens();
+        let (a, rest) = a.split_at((codes * size_of::<u32>()).next_multiple_of(64));
+        let (a, of_steps) = (columns::numbers::<u32>(a), &columns::numbers::<i32>(rest)[..of_steps]);
+        let mut taken = [0_i32; MOST];
+        for of_rows in of_steps.chunks_exact(rows) {
+            for (taken, &sum) in taken.iter_mut().zip(of_rows) {
+                *taken = taken.wrapping_sub(self.offset.wrapping_mul(sum));
+            }
+        }
+        let bytes = (self.spec.k as usize).div_ceil(FOUR) * STEP_BYTES;
+        for first in columns.clone().step_by(PANEL) {
+            let at = item.b as u64 * b.matrix.stride + b.matrix.index(0, first as u32, b.inner);
+            let mut totals = taken.map(|taken| [taken; PANEL]);
+            // SAFETY: `supports` asked for the features.
+            unsafe { LOOPS[self.height](self.flip, a, &b.codes[at as usize..][..bytes], &mut totals) };
+            let there = first - columns.start..(first + PANEL).min(columns.end) - columns.start;
+            for (sums, totals) in sums.chunks_mut(ld).zip(&totals[..item.rows]) {
+                for (sum, &total) in sums[there.clone()].iter_mut().zip(totals) {
+                    *sum = E::from_f64(f64::from(total));
+                }
+            }
+        }
+        let mut factors = [E::ONE; MOST];
+        product.a.scales_of(item.row_batch, item.row..item.row + item.rows, 0, &mut factors[..item.rows]);
+        let unit = E::from_f32(unit(self.spec.a.format) * unit(self.spec.b.format));
+        columns::scale(b, item, columns, false, |r| factors[r] * unit, sums, ld);
+    }
+}
