@@ -152,6 +152,13 @@ fn level() -> Level {
     })
 }
 
+/// Whether the widest instruction set there is, is AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn has_avx512() -> bool {
+    level() == Level::Avx512
+}
+
 /// A loop that knows for which instruction set it is compiled, since some of its steps cost less there. Its result does
 /// not depend on it.
 pub(crate) trait WorkIn {

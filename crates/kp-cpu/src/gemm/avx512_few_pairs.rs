@@ -15,7 +15,8 @@ use super::{
     avx512_few_rows::{kind, table},
     few::{
         columns::{self, Codes, Dots, Few, HEIGHTS, MOST, Reading, Task},
-        dots::{self, Far, Kind, SUMS, Table},
+        dots::{self, Kind, SUMS, Table},
+        far::Far,
         pairs::{self, LINE, PANEL, STEP_LINES},
     },
     product::{Item, Product, finishes_in_f64},

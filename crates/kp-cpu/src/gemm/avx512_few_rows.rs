@@ -14,9 +14,8 @@
 use super::{
     few::{
         columns::{self, BROAD, Codes, Dots, FEATURES, Few, HEIGHTS, MOST, Reading, Task},
-        dots::{
-            self, Bf16, Bytes, Columns, F16, F32, Far, I8, Kind, LIST, List, Nibbles, STEP, Shifts, Table, U8, dots,
-        },
+        dots::{self, Bf16, Bytes, Columns, F16, F32, I8, Kind, LIST, List, Nibbles, STEP, Shifts, Table, U8, dots},
+        far::Far,
         lists::{self, Lists},
         unpack::{multiply, unpack},
     },

@@ -7,6 +7,10 @@ pub(crate) mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
 mod amx_int8;
 #[cfg(target_arch = "x86_64")]
+mod avx2_code_tiles;
+#[cfg(target_arch = "x86_64")]
+mod avx2_few_codes;
+#[cfg(target_arch = "x86_64")]
 mod avx2_few_rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_bf16;
@@ -64,11 +68,13 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_few_rows::Avx512FewRows,
     &avx512_four_bits::Avx512FourBits,
     &avx512_few_panels::Avx512FewPanels,
+    &avx2_few_codes::Avx2FewCodes,
     &avx2_few_rows::Avx2FewRows,
     &amx_int8::AmxInt8,
     &amx_bf16::AmxBf16,
     &avx512_bf16::Avx512Bf16,
     &vnni_tiles::VnniTiles,
+    &avx2_code_tiles::Avx2CodeTiles,
     &FewRows,
     &Packed,
 ];

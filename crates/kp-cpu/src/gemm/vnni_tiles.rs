@@ -4,6 +4,7 @@
 //! panels of whole vectors too.
 
 use super::{
+    few::codes::Set,
     finish::Panels,
     vnni::{
         pack::can_pack,
@@ -71,7 +72,7 @@ impl Kernel<Gemm> for VnniTiles {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         macro_rules! plan {
             ($end:ty) => {{
-                let code = Tiles::<$end>::new(p);
+                let code = Tiles::<$end>::new(p, Set::Avx512);
                 // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
                 Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
             }};

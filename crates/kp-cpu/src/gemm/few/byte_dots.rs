@@ -8,7 +8,10 @@
 //! up until none is negative, by an *offset* that is taken off again: offset · sum of the row. Scales that change along
 //! k multiply the sums of a line, lane by lane.
 
-use super::dots::{Ends, Far, SHARE, STEP, SUMS, add_lanes, ask, ends};
+use super::{
+    dots::{Ends, SHARE, STEP, SUMS, add_lanes, ask, ends},
+    far::Far,
+};
 use crate::gemm::vnni::pack::transposed;
 use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm256_loadu_ps, _mm512_add_epi32, _mm512_and_si512,
@@ -238,7 +241,7 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const SIMPLE: boo
 ///
 /// # Panics
 /// If they are not `C` of one length.
-fn alike<'c, 'a, T: Width, const C: usize>(columns: &'c [Column<'a>]) -> (&'c [Column<'a>; C], usize) {
+pub(super) fn alike<'c, 'a, T: Width, const C: usize>(columns: &'c [Column<'a>]) -> (&'c [Column<'a>; C], usize) {
     let columns: &[Column<'_>; C] = columns.try_into().expect("as many columns as the loop is for");
     let len = columns[0].codes.len();
     assert!(columns.iter().all(|column| column.codes.len() == len), "columns of one length");
@@ -247,7 +250,7 @@ fn alike<'c, 'a, T: Width, const C: usize>(columns: &'c [Column<'a>]) -> (&'c [C
 
 /// Where step `s` of each column lies, in `last` if columns end within it; asks for memory that is needed later.
 #[inline(always)]
-fn starts<T: Width, const C: usize>(
+pub(super) fn starts<T: Width, const C: usize>(
     columns: &[Column<'_>; C],
     s: usize,
     (near, far): &mut (usize, Far),

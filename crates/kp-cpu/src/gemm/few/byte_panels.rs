@@ -11,10 +11,7 @@
 //! ```
 //! Codes of B are moved up until none is negative, see [`super::byte_dots`].
 
-use super::{
-    dots::{Far, ask},
-    panels::PANEL,
-};
+use super::{dots::ask, far::Far, panels::PANEL};
 use std::arch::x86_64::{
     _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512,
     _mm512_storeu_si512, _mm512_xor_si512,

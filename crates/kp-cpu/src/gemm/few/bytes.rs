@@ -14,6 +14,7 @@ use crate::{
         vnni_few_rows::{a_varies, lift, supports, unit, varies},
     },
     numbers::{self, Real},
+    simd::has_avx512,
 };
 use kp_hal::{
     Caps, DType, Unsupported,
@@ -125,9 +126,20 @@ impl Bytes {
     }
 }
 
+/// [`fold`] on any processor.
+pub(crate) fn fold_anywhere(row: &[f32], has: bool, scales: &mut [f32]) {
+    // SAFETY: it was just asked for.
+    if has_avx512() { unsafe { fold(row, has, scales) } } else { fold_in(row, has, scales) }
+}
+
 /// Multiplies scales of a column, if it `has` some, by those of a row, if there are such.
 #[target_feature(enable = "avx512f")]
 pub(crate) fn fold(row: &[f32], has: bool, scales: &mut [f32]) {
+    fold_in(row, has, scales);
+}
+
+#[inline(always)]
+fn fold_in(row: &[f32], has: bool, scales: &mut [f32]) {
     if has {
         scales.iter_mut().zip(row).for_each(|(scale, by)| *scale *= by);
     } else if !row.is_empty() {

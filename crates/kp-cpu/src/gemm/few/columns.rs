@@ -1,7 +1,7 @@
 //! What products of few rows have in common when columns of B are contiguous: threads take runs of columns, each
 //! column's sums with all rows are made in one pass over it, and finished while they are warm.
 
-use super::dots::Far;
+use super::far::Far;
 use crate::{
     act::Tail,
     gemm::{

@@ -8,12 +8,13 @@
 //! register of sixteen makes sixteen of them, and since every lane then holds eight neighbours, scales multiply sums
 //! of eight rather than elements.
 
+use super::far::Far;
 use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_ps, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm512_add_epi8, _mm512_add_ps, _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd,
-    _mm512_castps128_ps512, _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
-    _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mul_ps, _mm512_mullo_epi32, _mm512_permutex2var_epi8, _mm512_permutex2var_ps, _mm512_permutexvar_epi8,
+    __m512, __m512i, _MM_HINT_T0, _mm_loadu_ps, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm512_add_epi8, _mm512_add_ps, _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps128_ps512,
+    _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
+    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
+    _mm512_mullo_epi32, _mm512_permutex2var_epi8, _mm512_permutex2var_ps, _mm512_permutexvar_epi8,
     _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_epi64, _mm512_set1_ps, _mm512_setr_epi32,
     _mm512_setzero_pd, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4, _mm512_slli_epi32,
     _mm512_srli_epi32, _mm512_srlv_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_ternarylogic_epi32,
@@ -387,48 +388,6 @@ pub(crate) fn ends<const C: usize>(codes: [&[u8]; C], first: usize) -> Ends<C> {
         end[..rest.len()].copy_from_slice(rest);
     }
     ends
-}
-
-/// Lines that are asked for in the order of memory, long before they are read, so that they are in L2 when lines of the columns
-/// at hand ask for them once more, to be in L1. Loops over several columns that ask for L1 alone wait a fifth longer on a core of
-/// Zen 5: there what is on its way to L1 is soon too much, and lines of several columns in turn are not the order that memory
-/// likes best.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Far {
-    at: *const u8,
-    /// Bytes of this run that are left, of each run, and between two.
-    left: usize,
-    run: usize,
-    gap: usize,
-}
-
-impl Far {
-    /// Nothing.
-    pub(crate) const NONE: Self = Self { at: std::ptr::null(), left: 0, run: 0, gap: 0 };
-
-    /// Runs of `run` bytes, `ld` bytes apart, from `at` on, wherever that points.
-    pub(crate) fn new(at: *const u8, run: usize, ld: usize) -> Self {
-        let run = run / 64 * 64;
-        Self { at, left: run, run, gap: ld.saturating_sub(run) }
-    }
-
-    /// Asks for the next `lines` lines.
-    #[inline(always)]
-    pub(super) fn ask(&mut self, lines: usize) {
-        if self.run == 0 {
-            return;
-        }
-        for _ in 0..lines {
-            // SAFETY: nothing is read; an address that is none is ignored.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
-            self.at = self.at.wrapping_add(64);
-            self.left -= 64;
-            if self.left == 0 {
-                self.at = self.at.wrapping_add(self.gap);
-                self.left = self.run;
-            }
-        }
-    }
 }
 
 /// Asks for the `bytes` bytes at `at`, wherever it points.

@@ -1,7 +1,7 @@
 //! Scales and zero points of part of an outer row as numbers, one for each so many inner elements.
 
 use super::dots::{MOST_SHIFT, SHARE};
-use crate::{gemm::side::Side, numbers};
+use crate::{gemm::side::Side, numbers, simd::has_avx512};
 use kp_hal::{
     DType,
     op::{Matrix, ScaleLayout},
@@ -81,11 +81,19 @@ impl<'s, 'a> Lists<'s, 'a> {
 
     /// The scales as [`Self::scales`] gives them, on any processor.
     pub(crate) fn scales_anywhere(&self, o: usize, out: &mut [f32]) {
+        if has_avx512() {
+            // SAFETY: it was just asked for.
+            return unsafe { self.scales(o, out) };
+        }
         self.list(self.scale_codes(), o, 1.0, out, numbers::read, spread_anywhere);
     }
 
     /// The zero points alike.
     pub(crate) fn zeros_anywhere(&self, o: usize, out: &mut [f32]) {
+        if has_avx512() {
+            // SAFETY: as above.
+            return unsafe { self.zeros(o, out) };
+        }
         self.list((DType::U8, self.side.zeros), o, 0.0, out, numbers::read, spread_anywhere);
     }
 
@@ -321,6 +329,12 @@ fn spread(out: &mut [f32], first: usize, times: usize) {
 /// The same on any processor.
 fn spread_anywhere(out: &mut [f32], first: usize, times: usize) {
     let earlier = first % times;
+    match (earlier, times) {
+        (0, 2) => return spread_by::<2>(out),
+        (0, 4) => return spread_by::<4>(out),
+        (0, 8) => return spread_by::<8>(out),
+        _ => {}
+    }
     let mut end = out.len();
     // From the back, so that no number is overwritten before it has been read.
     for block in (0..(earlier + end).div_ceil(times)).rev() {
@@ -328,6 +342,18 @@ fn spread_anywhere(out: &mut [f32], first: usize, times: usize) {
         let number = out[block];
         out[start..end].fill(number);
         end = start;
+    }
+}
+
+/// The same of so many times, the usual ones: questions about lengths would be most of the work.
+fn spread_by<const TIMES: usize>(out: &mut [f32]) {
+    let blocks = out.len() / TIMES;
+    if let Some(&last) = out.get(blocks) {
+        out[blocks * TIMES..].fill(last);
+    }
+    for block in (0..blocks).rev() {
+        let number = out[block];
+        out[block * TIMES..][..TIMES].copy_from_slice(&[number; TIMES]);
     }
 }
 

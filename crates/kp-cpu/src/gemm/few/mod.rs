@@ -1,13 +1,16 @@
 //! Loops of products of few rows.
 
 pub(crate) mod avx2;
+pub(crate) mod avx2_bytes;
 pub(crate) mod byte_dots;
 pub(crate) mod byte_lanes;
 pub(crate) mod byte_panels;
 pub(crate) mod byte_row;
 pub(crate) mod bytes;
+pub(crate) mod codes;
 pub(crate) mod columns;
 pub(crate) mod dots;
+pub(crate) mod far;
 pub(crate) mod lanes;
 pub(crate) mod lists;
 pub(crate) mod pairs;

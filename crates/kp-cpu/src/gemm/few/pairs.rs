@@ -8,7 +8,10 @@
 //!   k, k + 1  │  × 2 of k  │
 //! ```
 
-use super::dots::{Code, Ends, Far, Kind, SUMS, Table, add_lanes, ask, byte_halves, ends, vector};
+use super::{
+    dots::{Code, Ends, Kind, SUMS, Table, add_lanes, ask, byte_halves, ends, vector},
+    far::Far,
+};
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
     _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_unpackhi_epi8,

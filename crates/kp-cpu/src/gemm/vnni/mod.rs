@@ -1,5 +1,6 @@
 //! Loops of products of bytes in register tiles.
 
+pub(crate) mod avx2;
 pub(crate) mod end;
 pub(crate) mod pack;
 pub(crate) mod place;

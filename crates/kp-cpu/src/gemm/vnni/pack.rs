@@ -1,6 +1,9 @@
 //! Columns of codes as panels of unsigned bytes: of each column four at a time, side by side.
 
-use crate::gemm::{few::byte_dots::Lift, few::columns::Codes, side::Side};
+use crate::{
+    gemm::{few::byte_dots::Lift, few::columns::Codes, side::Side},
+    simd::has_avx512,
+};
 use kp_hal::op::{Matrix, Order};
 use std::{
     arch::x86_64::{
@@ -122,12 +125,25 @@ pub(crate) fn ask(b: &Side<'_>, batch: usize, columns: Range<usize>, inner: Rang
 /// How far ahead each column's memory is asked for, in bytes.
 const AHEAD: usize = 512;
 
+/// [`transposed_numbers`] on any processor.
+pub(crate) fn transposed_numbers_anywhere(lists: &[f32], count: usize, out: &mut [f32], ld: usize) {
+    if has_avx512() {
+        // SAFETY: it was just asked for.
+        return unsafe { transposed_numbers(lists, count, out, ld) };
+    }
+    for i in 0..count {
+        for (out, list) in out[i * ld..][..16].iter_mut().zip(lists.chunks_exact(count)) {
+            *out = list[i];
+        }
+    }
+}
+
 /// Sixteen lists of `count` numbers as `count` rows of sixteen, `ld` apart.
 ///
 /// # Panics
 /// If lists or rows are short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) fn transposed_numbers(lists: &[f32], count: usize, out: &mut [f32], ld: usize) {
+fn transposed_numbers(lists: &[f32], count: usize, out: &mut [f32], ld: usize) {
     for first in (0..count).step_by(16) {
         let some = (count - first).min(16);
         let mut rows = [_mm512_setzero_si512(); 16];

@@ -13,16 +13,18 @@
 //! read where they lie: see [`super::place`].
 
 use super::{
+    avx2,
     end::End,
-    pack::{ask, pack, transposed_numbers},
+    pack::{ask, pack, transposed_numbers_anywhere},
     place::{InPlace, SIDE, Way},
-    rows::{Row, ready},
+    rows::Row,
     tile::{self, Loops, Rows, Segments},
 };
 use crate::{
     act::Tail,
     gemm::{
         few::{
+            codes::Set,
             columns::{Codes, bytes_mut},
             lists::Lists,
         },
@@ -60,6 +62,7 @@ const GROUP: usize = 8;
 /// A product cut into tiles.
 pub(crate) struct Tiles<E> {
     spec: GemmSpec,
+    set: Set,
     panels: Panels,
     summing: Summing,
     loops: Loops,
@@ -81,10 +84,10 @@ struct Ready<'a> {
 }
 
 impl<E: Tail> Tiles<E> {
-    pub(crate) fn new(spec: &GemmSpec) -> Self {
+    pub(crate) fn new(spec: &GemmSpec, set: Set) -> Self {
         let (a_varies, b_varies) = (a_varies(spec), varies(&spec.b, spec.k));
-        let way = Way::of(spec);
-        let loops = if a_varies || b_varies { Loops::scaled() } else { Loops::whole(way == Way::Panels) };
+        let way = if set == Set::Avx512 { Way::of(spec) } else { Way::Packed };
+        let loops = Loops::of(set, a_varies || b_varies, way == Way::Panels);
         let segment = match loops {
             Loops::Whole(_) => usize::MAX,
             Loops::Scaled(_) => {
@@ -101,12 +104,14 @@ impl<E: Tail> Tiles<E> {
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
         let depth = match way {
-            _ if spec.m as usize <= 4 * tile::MOST => SHALLOW,
+            // A quarter of the lines of a panel, which half as wide vectors read at a time, has a quarter of the places in L1.
+            _ if spec.m as usize <= 4 * tile::MOST || set != Set::Avx512 => SHALLOW,
             Way::Packed => DEEP,
             Way::Columns | Way::Panels => DEEPER,
         };
         Self {
             spec: *spec,
+            set,
             panels: Panels::of(spec, SIDE),
             summing,
             loops,
@@ -121,7 +126,7 @@ impl<E: Tail> Tiles<E> {
 
     /// Bytes of a row of codes: whole steps of 128, and a line more, so that rows do not meet in one set of the cache.
     fn ld(&self) -> usize {
-        (self.spec.k as usize).next_multiple_of(128) + 64
+        (self.spec.k as usize).next_multiple_of(128) * self.set.code() + 64
     }
 
     /// Segments of a row.
@@ -184,22 +189,20 @@ impl<E: Tail> Tiles<E> {
             let of_row = row * segments..(row + 1) * segments;
             // SAFETY: each row once.
             let (codes, taken) = unsafe { (codes.part(row * ld..(row + 1) * ld), taken.part(of_row.clone())) };
-            codes[k..].fill(0);
+            codes[k * self.set.code()..].fill(0);
             taken.fill(0);
             let sums = numbers_mut::<i32>(bytes_mut(taken));
             let is_plain = self.spec.a.order == Order::Row && self.spec.a.dtype() == DType::I8;
             if is_plain {
                 let row = of_a.column(item.row + row);
                 // SAFETY: `supports` asked for the features.
-                unsafe { ready(row, bits, codes, self.segment, sums) };
+                unsafe { self.set.ready(row, bits, codes, self.segment, sums) };
             } else {
-                let row = Row { product, item, row, bits, segment: self.segment };
-                // SAFETY: as above; each row once.
-                unsafe {
-                    match is_rounded(&self.spec) {
-                        true => row.round(codes, sums, scales.part(of_row.clone())),
-                        false => row.unpack(codes, sums),
-                    }
+                let row = Row { product, item, row, bits, segment: self.segment, set: self.set };
+                match is_rounded(&self.spec) {
+                    // SAFETY: each row once.
+                    true => row.round(codes, sums, unsafe { scales.part(of_row.clone()) }),
+                    false => row.unpack(codes, sums),
                 }
             }
             for sum in taken {
@@ -215,11 +218,8 @@ impl<E: Tail> Tiles<E> {
                 let scales = unsafe { scales.part(of_row) };
                 let mut list = [0.0; 16];
                 for (s, scale) in scales.iter_mut().enumerate() {
-                    // SAFETY: as above.
-                    unsafe {
-                        Lists::new(&product.a, item.row_batch, s * self.segment, self.segment)
-                            .scales(item.row + row, &mut list[..1]);
-                    }
+                    let lists = Lists::new(&product.a, item.row_batch, s * self.segment, self.segment);
+                    lists.scales_anywhere(item.row + row, &mut list[..1]);
                     *scale = list[0];
                 }
             }
@@ -247,7 +247,12 @@ impl<E: Tail> Tiles<E> {
             // Rows hold zeros past their end.
             let len = inner.len().next_multiple_of(128);
             // SAFETY: `supports` asked for the features.
-            unsafe { pack(b, item.b, columns.clone(), inner.clone(), width, &lift, panel) };
+            unsafe {
+                match self.set {
+                    Set::Avx512 => pack(b, item.b, columns.clone(), inner.clone(), width, &lift, panel),
+                    _ => avx2::pack(b, item.b, columns.clone(), inner.clone(), width, &lift, panel),
+                }
+            }
             let count = len.div_ceil(self.segment);
             if let Loops::Scaled(_) = self.loops {
                 let list = &mut list[..16 * count];
@@ -260,24 +265,17 @@ impl<E: Tail> Tiles<E> {
                                 list.iter_mut().for_each(|x| *x += more);
                             }
                         }
-                        // SAFETY: as above.
-                        unsafe { transposed_numbers(list, count, &mut to[first..], width) };
+                        transposed_numbers_anywhere(list, count, &mut to[first..], width);
                     }
                 };
                 let lists = Lists::new(b, item.b, inner.start, self.segment);
                 if self.b_varies {
-                    gather(scales, 0.0, &|o, list| {
-                        // SAFETY: as above.
-                        unsafe { lists.scales(o, list) };
-                    });
+                    gather(scales, 0.0, &|o, list| lists.scales_anywhere(o, list));
                 } else {
                     scales[..count * width].fill(1.0);
                 }
                 if b.matrix.format.has_zero() {
-                    gather(zeros, offset as f32, &|o, list| {
-                        // SAFETY: as above.
-                        unsafe { lists.zeros(o, list) };
-                    });
+                    gather(zeros, offset as f32, &|o, list| lists.zeros_anywhere(o, list));
                 }
             }
             // Tiles of nearly equal height.
@@ -291,7 +289,7 @@ impl<E: Tail> Tiles<E> {
                 ask(b, item.b, next.0.clone(), next.1.clone(), t, tiles);
                 let some = rows.len() * t / tiles..rows.len() * (t + 1) / tiles;
                 let row = rows.start + some.start;
-                let codes = Rows { codes: &a.codes[row * ld + first..], ld };
+                let codes = Rows { codes: &a.codes[row * ld + first * self.set.code()..], ld };
                 let panel = &panel[..len * width];
                 let sums = &mut sums[4 * some.start * width..4 * some.end * width];
                 match &self.loops {

@@ -1,8 +1,10 @@
 //! Rows of A as bytes in the order in which panels hold a column's, and the sums of their codes.
 
+use super::avx2;
 use crate::gemm::{
+    few::codes::Set,
     product::{Item, Product},
-    rounded::{RUN, round},
+    rounded::{RUN, round_anywhere},
     side::{LINE, Scaling},
     vnni_few_rows::unit,
 };
@@ -49,6 +51,30 @@ pub(crate) fn ready(codes: &[u8], bits: usize, out: &mut [u8], segment: usize, s
     }
 }
 
+impl Set {
+    /// Bytes of a code in rows of A.
+    pub(crate) fn code(self) -> usize {
+        if self == Self::Plain { 2 } else { 1 }
+    }
+
+    /// Copies the codes of a row as [`ready`] does, [`Self::code`] bytes each.
+    ///
+    /// # Safety
+    /// The processor has what the set uses.
+    ///
+    /// # Panics
+    /// As that.
+    pub(crate) unsafe fn ready(self, codes: &[u8], bits: usize, out: &mut [u8], segment: usize, sums: &mut [i32]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Avx512 => ready(codes, bits, out, segment, sums),
+                Self::Vnni | Self::Plain => avx2::ready(codes, bits, self.code(), out, segment, sums),
+            }
+        }
+    }
+}
+
 /// A row of A that is no run of bytes.
 pub(crate) struct Row<'r, 'p> {
     pub(crate) product: &'r Product<'p>,
@@ -57,6 +83,7 @@ pub(crate) struct Row<'r, 'p> {
     /// As [`ready`] wants them.
     pub(crate) bits: usize,
     pub(crate) segment: usize,
+    pub(crate) set: Set,
 }
 
 impl Row<'_, '_> {
@@ -64,13 +91,12 @@ impl Row<'_, '_> {
     ///
     /// # Panics
     /// As [`ready`].
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     pub(crate) fn unpack(&self, codes: &mut [u8], sums: &mut [i32]) {
         let whole_steps = 1.0 / unit(self.product.spec.a.format);
         self.each_line(|first, len, numbers| {
             let line = numbers.map(|x| (x * whole_steps) as i8 as u8);
             let sums = &mut sums[first / self.segment..];
-            ready(&line[..len], self.bits, &mut codes[first..], self.segment, sums);
+            self.ready(&line[..len], &mut codes[first * self.set.code()..], sums);
         });
     }
 
@@ -79,18 +105,23 @@ impl Row<'_, '_> {
     ///
     /// # Panics
     /// As [`ready`].
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     pub(crate) fn round(&self, codes: &mut [u8], sums: &mut [i32], scales: &mut [f32]) {
         self.each_line(|first, len, numbers| {
             let (mut rounded, mut of_runs) = ([0; LINE], [0.0; LINE / RUN]);
-            round(numbers.as_chunks().0, rounded.as_chunks_mut().0, &mut of_runs);
+            round_anywhere(numbers.as_chunks().0, rounded.as_chunks_mut().0, &mut of_runs);
             let done = first / self.segment;
             let line = rounded.map(|code| code as u8);
-            ready(&line[..len], self.bits, &mut codes[first..], self.segment, &mut sums[done..]);
+            self.ready(&line[..len], &mut codes[first * self.set.code()..], &mut sums[done..]);
             for (run, scales) in of_runs.iter().zip(scales[done..].chunks_mut(RUN / self.segment)) {
                 scales.fill(*run);
             }
         });
+    }
+
+    /// Makes codes ready as [`Set::ready`] does.
+    fn ready(&self, line: &[u8], codes: &mut [u8], sums: &mut [i32]) {
+        // SAFETY: whoever made the set was promised its features.
+        unsafe { self.set.ready(line, self.bits, codes, self.segment, sums) }
     }
 
     /// The row's numbers, zeros past the end, as many at a time as are unpacked at once; where these begin and how many are there.

@@ -7,7 +7,11 @@
 //!   └────────────┘          └─┴─┴─┴─┘
 //! ```
 
-use crate::gemm::tile::{Ahead, GROUP};
+use super::avx2;
+use crate::gemm::{
+    few::codes::Set,
+    tile::{Ahead, GROUP},
+};
 use std::arch::x86_64::{
     __m512i, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
     _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
@@ -36,8 +40,18 @@ pub(crate) enum Loops {
 }
 
 impl Loops {
+    /// Of the instructions of `set`, for scales that change along k if they are `scaled`.
+    pub(crate) fn of(set: Set, scaled: bool, panel_signed: bool) -> Self {
+        match set {
+            Set::Avx512 if scaled => Self::scaled(),
+            Set::Avx512 => Self::whole(panel_signed),
+            Set::Vnni => avx2::vnni_loops(scaled),
+            Set::Plain => avx2::plain_loops(scaled),
+        }
+    }
+
     /// For scales that do not change along k.
-    pub(crate) fn whole(panel_signed: bool) -> Self {
+    fn whole(panel_signed: bool) -> Self {
         macro_rules! heights {
             ($($rows:literal)*) => {
                 match panel_signed {
@@ -50,7 +64,7 @@ impl Loops {
     }
 
     /// For those that do.
-    pub(crate) fn scaled() -> Self {
+    fn scaled() -> Self {
         Self::Scaled([scaled::<1>, scaled::<2>, scaled::<3>, scaled::<4>, scaled::<5>, scaled::<6>])
     }
 }

@@ -1,0 +1,71 @@
+//! D = A·B of 8- or 4-bit codes on both sides, whose B has contiguous columns, on processors that have AVX2 and no AVX-512: register
+//! tiles of exact sums in i32.
+//!
+//! See [`super::vnni::product`] for how it is cut and [`super::vnni::avx2`] for the loops. Limits: as `vnni_tiles`.
+
+use super::{
+    avx2_few_codes::{set, variants},
+    few::codes::Set,
+    vnni::product::{ROWS, Tiles},
+    vnni_few_rows::{a_varies, ends_wide, suits, varies},
+};
+use crate::kernel;
+use kp_hal::{
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
+    op::{Gemm, GemmProblem, Order},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel.
+pub(crate) struct Avx2CodeTiles;
+
+impl Kernel<Gemm> for Avx2CodeTiles {
+    fn name(&self) -> &'static str {
+        "avx2_code_tiles"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("avx2_code_tiles.rs"))
+                ^ source_hash(include_bytes!("vnni/avx2.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("vnni/rows.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("vnni/product.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("rounded.rs")).rotate_left(4)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        if p.b.order != Order::Col {
+            return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+        }
+        suits(p)?;
+        variants(caps)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        let (_, memory) = Nanos::floors(caps, p);
+        // Bytes that are packed in a cycle, with their lists.
+        let (efficiency, packed) = if a_varies(p) || varies(&p.b, p.k) { (0.5, 1.0) } else { (0.8, 1.7) };
+        // Two vectors a cycle: of 32 products, or of 16, which are added by another instruction.
+        let cycle = if set(variant) == Set::Vnni { 64.0 } else { 24.0 };
+        let clock = caps.clock_hz.max(1e9) * f64::from(caps.units.max(1));
+        let products = f64::from(p.batch) * f64::from(p.m) * f64::from(p.n) * f64::from(p.k);
+        let multiply = products / (cycle * clock * efficiency);
+        let chunks = (f64::from(p.m) / ROWS as f64).ceil();
+        let bytes = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 8.0;
+        let pack = bytes * chunks / packed / clock;
+        Nanos::from_secs(multiply + pack.max(memory.as_secs() / 0.7) + 4e-6 * f64::from(p.batch.max(1)))
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        macro_rules! plan {
+            ($end:ty) => {{
+                let code = Tiles::<$end>::new(p, set(variant));
+                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+            }};
+        }
+        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+    }
+}
