@@ -1,5 +1,5 @@
 //! Every kernel of this backend, in every variant, against the reference.
 
 fn main() -> std::process::ExitCode {
-    kp_testkit::main(kp_cpu::BACKEND)
+    kp_testkit::Suite::new(kp_cpu::BACKEND).always_there().main()
 }

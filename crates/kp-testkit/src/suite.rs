@@ -37,6 +37,14 @@ pub struct Suite {
     backend: &'static dyn Backend,
     expected: Result<Expected, String>,
     depth: Option<Depth>,
+    always_there: bool,
+}
+
+/// As [`Suite::new`].
+impl From<&'static dyn Backend> for Suite {
+    fn from(backend: &'static dyn Backend) -> Self {
+        Self::new(backend)
+    }
 }
 
 /// Runs the suite of `backend` as a test binary's `main`.
@@ -47,7 +55,19 @@ pub fn main(backend: &'static dyn Backend) -> ExitCode {
 impl Suite {
     /// The suite of `backend`; no failure is expected.
     pub fn new(backend: &'static dyn Backend) -> Self {
-        Self { backend, expected: Ok(Expected::default()), depth: None }
+        Self { backend, expected: Ok(Expected::default()), depth: None, always_there: false }
+    }
+
+    /// Every machine has a device of this backend: none is a failure, as where `KP_REQUIRE` names it.
+    #[must_use]
+    pub fn always_there(self) -> Self {
+        Self { always_there: true, ..self }
+    }
+
+    /// The backend.
+    #[cfg(feature = "random")]
+    pub(crate) fn backend(&self) -> &'static dyn Backend {
+        self.backend
     }
 
     /// Names tests that must fail: the text of `tests/expected_failures.toml`, which has `[[failure]]` entries with a
@@ -116,16 +136,17 @@ impl Suite {
         let device = match self.open(settings.device) {
             Ok(device) => device,
             Err(why) => {
-                let required = settings.required.iter().any(|name| name == self.backend.name());
+                let asked = settings.required.iter().any(|name| name == self.backend.name());
                 if options.list {
                     return ExitCode::SUCCESS;
                 }
-                if !required {
+                if !(asked || self.always_there) {
                     say(format!("skipped: {why}"));
                     return runner::run(Vec::new(), options, &Expected::default(), 1, out);
                 }
                 let name = format!("{}/available", self.backend.name());
-                let test = Test::new(name, move || Err(format!("KP_REQUIRE asks for it, but {why}").into()));
+                let reason = if asked { "KP_REQUIRE asks for it" } else { "every machine has one" };
+                let test = Test::new(name, move || Err(format!("{reason}, but {why}").into()));
                 return runner::run(vec![test], &Options::default(), &Expected::default(), 1, out);
             }
         };

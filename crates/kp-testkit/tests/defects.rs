@@ -4,10 +4,11 @@ mod fake;
 
 use fake::{Defect, Fake, kernels};
 use kp_hal::{
-    Backend, Kernels, Variant,
+    Backend, Device, DeviceInfo, ErrorKind, Kernels, Variant,
     op::{Gemm, GemmProblem},
 };
 use kp_testkit::{Depth, Failure, FillKind, Report, Suite};
+use std::sync::Arc;
 
 fn backend(defect: Defect) -> &'static dyn Backend {
     Box::leak(Box::new(Fake(kernels(&[defect]))))
@@ -33,6 +34,36 @@ fn caught(defect: Defect, message: &str) {
         "{defect:?} is reported otherwise:\n{}",
         &text[text.find("failures:").unwrap_or(0)..]
     );
+}
+
+/// A backend without a device.
+struct Absent;
+
+impl Backend for Absent {
+    fn name(&self) -> &'static str {
+        "absent"
+    }
+
+    fn devices(&self) -> kp_hal::Result<Vec<DeviceInfo>> {
+        Err(ErrorKind::Unavailable { what: "absent", why: "nobody made one".into() }.into())
+    }
+
+    fn open(&self, _: u32) -> kp_hal::Result<Arc<dyn Device>> {
+        unreachable!("no device was listed")
+    }
+
+    fn kernels(&self) -> &'static Kernels {
+        &Kernels::NONE
+    }
+}
+
+#[test]
+fn no_device_is_a_skip_unless_every_machine_has_one() {
+    let skipped = output(Suite::new(&Absent), &[]);
+    assert!(skipped.contains("nobody made one") && skipped.contains("test result: ok. 0 passed"), "{skipped}");
+    let failed = output(Suite::new(&Absent).always_there(), &[]);
+    assert!(failed.contains("every machine has one, but absent unavailable: nobody made one"), "{failed}");
+    assert!(failed.contains("test result: FAILED."), "{failed}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod dequantize;
 pub(crate) mod found;
 mod gather;
 mod gemm;
+mod gemm_laws;
 mod grouped_gemm;
 mod norm;
 mod norm_backward;

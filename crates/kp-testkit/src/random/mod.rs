@@ -25,16 +25,18 @@ use proptest::{
 };
 use std::{cell::RefCell, collections::HashMap, process::ExitCode, sync::Arc};
 
-/// Runs `problems` random problems of every op that `backend` has kernels of, as a test binary's `main`: as many as `KP_RANDOM` says
+/// Runs `problems` random problems of every op that the suite's backend has kernels of, as a test binary's `main`: as many as `KP_RANDOM` says
 /// if it does, others for another `KP_SEED`.
-pub fn random(backend: &'static dyn Backend, problems: u32) -> ExitCode {
+pub fn random(suite: impl Into<Suite>, problems: u32) -> ExitCode {
     let asked = std::env::var_os("KP_RANDOM").filter(|asked| !asked.is_empty());
     let Ok(asked) = asked.as_ref().map(|asked| asked.to_string_lossy().parse()).transpose() else {
         eprintln!("error: KP_RANDOM must be a whole number, got {asked:?}");
         return ExitCode::from(2);
     };
     let (problems, soak) = (asked.unwrap_or(problems), asked.is_some());
-    Suite::new(backend).main_of(|device, settings| {
+    let suite = suite.into();
+    let backend = suite.backend();
+    suite.main_of(|device, settings| {
         let mut made = Maker { backend, device, seed: settings.seed, problems, soak, tests: Vec::new() };
         each_op(&mut made);
         made.tests
