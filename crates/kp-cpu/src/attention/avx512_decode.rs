@@ -1,59 +1,26 @@
-//! One query a sequence: keys and values are read once, where they lie, as fast as memory gives them.
+//! [`super::decode`] by AVX-512.
 //!
-//! ```text
-//!   keys ─▶  │ chunk │ chunk │ …     a split: some chunks of 256 keys, one thread's, for all heads whose rows lie
-//!   heads    │       │       │       side by side in memory
-//!
-//!   four keys at a time:  scores = q · kᵀ      then, of the chunk:  m' = max(m, scores)    w = 2^(scores − m')
-//!   four keys at a time:  sums = 2^(m − m') sums + w · v            afterwards splits are taken together, in order
-//! ```
-//! Intel's processors fetch ahead within a page, and again have to learn where they are read in the next; so sixteen rows
-//! of sixteen pages come after each other, which keeps more of memory busy. Variant 1 takes rows as they lie and asks for
-//! them ahead, for processors that read one place as fast; variant 2 does so and multiplies pairs of bf16. Limits: AVX-512,
-//! arithmetic in f32 but for variant 2, masks that leave an interval. Splits depend on how many sequences there are, so not
-//! `batch-invariant`.
+//! Variant 0 reads sixteen pages at a time, 1 takes rows as they lie and asks for them ahead, for processors that read one
+//! place as fast; 2 does so and multiplies pairs of bf16, where Q, K and V are exact in it.
 
-#[cfg(target_arch = "x86_64")]
-use super::paired::{self, UNIT};
 use super::{
-    chunk::{Inputs, base},
-    fours::{CHUNK, Chunk, FOUR, LD, Order, arrange, settle, together},
-    places::{Dims, Places, Rows, lse_index},
-    plan::{SOURCES, floors},
-    product::LANES,
-    sight::Tile,
+    decode::{self, By, Code, DECODE},
+    paired::{self, UNIT},
+    plan::floors,
 };
 use crate::{
-    caps,
-    kernel::{self, Output, input, optional},
-    memory::{cut, numbers_mut},
-    numbers,
-    rows::{largest, sum},
-    simd::{Avx512, Baseline, Isa, Work, arith::Arith},
-    threads,
+    caps, kernel,
+    simd::{Avx512, Isa},
 };
 use kp_hal::{
-    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
-    op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, Format, HeadLayout, Mask, Overflow, Repro},
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Attention, AttentionProblem, Format},
     source_hash,
 };
-use std::{
-    f64::consts::LOG2_E,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::sync::Arc;
 
 /// The kernel for decoding on processors with AVX-512.
 pub(crate) struct Avx512Decode;
-
-/// Bytes that the rows of a step have at most, of all heads that are read together.
-const STEP: usize = 32 << 10;
-
-/// Splits there are at least, if there are so many chunks: enough to keep the threads of a large machine busy to the end.
-const SPLITS: usize = 64;
 
 impl Kernel<Attention> for Avx512Decode {
     fn name(&self) -> &'static str {
@@ -61,31 +28,15 @@ impl Kernel<Attention> for Avx512Decode {
     }
 
     fn code(&self) -> u64 {
-        const {
-            SOURCES
-                ^ source_hash(include_bytes!("avx512_decode.rs"))
-                ^ source_hash(include_bytes!("fours.rs")).rotate_left(1)
-                ^ source_hash(include_bytes!("widened.rs")).rotate_left(2)
-                ^ source_hash(include_bytes!("ahead.rs")).rotate_left(4)
-                ^ source_hash(include_bytes!("paired.rs")).rotate_left(3)
-        }
+        const { DECODE ^ source_hash(include_bytes!("avx512_decode.rs")) ^ source_hash(include_bytes!("paired.rs")) }
     }
 
     fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
         if let Some(need) = Avx512::FEATURES.iter().find(|feature| !caps.has(feature)) {
             return Err(Unsupported::Feature { need });
         }
-        if p.q_len > 1 {
-            return Err(Unsupported::TooLarge { dim: "q_len", max: 1, got: p.q_len.into() });
-        }
-        if let Some((operand, _)) = [("q", p.q.dtype), ("k", p.kv.dtype)].into_iter().find(|(_, t)| *t == DType::F64) {
-            return Err(Unsupported::DType { operand, got: DType::F64 });
-        }
-        if matches!(p.mask, Mask::Blocks { .. } | Mask::Expr(_)) {
-            return Err(Unsupported::Option { option: "mask", got: p.mask.to_string() });
-        }
-        if p.repro() == Repro::BatchInvariant {
-            return Err(Unsupported::Repro { asked: p.repro() });
+        if let Some(reason) = decode::refuses(p) {
+            return Err(reason);
         }
         Ok(if has_pairs(caps, p) { Variants::first(3) } else { Variants::first(2) })
     }
@@ -101,389 +52,25 @@ impl Kernel<Attention> for Avx512Decode {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
-        let code = Code { spec: *p.spec(), in_turn: in_turn(variant), by_pairs: by_pairs(variant) };
-        // SAFETY: `Run` computes what the spec says, from and to the operands the spec names.
-        Ok(unsafe { kernel::plan(self, device, p, variant, Shape::new(&code).scratch_bytes(), code) })
+        let by = if by_pairs(variant) { By::Pairs } else { By::Sixteen };
+        let code = Code { spec: *p.spec(), by, in_turn: in_turn(variant) };
+        // SAFETY: `Code` computes what the spec says, from and to the operands the spec names.
+        Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
     }
 }
 
-/// Whether keys are read one after the other, and asked for ahead, instead of from sixteen pages at a time.
 fn in_turn(variant: Variant) -> bool {
     variant.0 > 0
 }
 
-/// Whether pairs of bf16 are multiplied.
 fn by_pairs(variant: Variant) -> bool {
     variant == Variant(2)
 }
 
-/// Whether a processor has what that takes, and Q, K and V are exact in bf16 and of whole units.
+/// Whether a processor has what pairs take, and Q, K and V are exact in bf16 and of whole units.
 fn has_pairs(caps: &Caps, p: &AttentionProblem) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return paired::FEATURES.iter().all(|feature| caps.has(feature))
+    paired::FEATURES.iter().all(|feature| caps.has(feature))
         && p.q == Format::from(DType::Bf16)
         && matches!(p.kv.dtype, DType::Bf16 | DType::E4m3 | DType::E5m2)
-        && [p.qk_dim, p.v_dim].iter().all(|dim| dim.is_multiple_of(UNIT as u32));
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = (caps, p);
-        false
-    }
-}
-
-struct Code {
-    spec: AttentionSpec,
-    in_turn: bool,
-    by_pairs: bool,
-}
-
-impl Launch<Attention> for Code {
-    unsafe fn launch(&self, queue: &mut dyn Queue, args: &AttentionArgs<'_>) -> Result<()> {
-        let (spec, shape) = (&self.spec, Shape::new(self));
-        // SAFETY: within a launch, whose arguments were checked.
-        let (operands, scales, options, places) = unsafe {
-            (
-                [input(&args.q), input(&args.k), input(&args.v)],
-                [optional(&args.q_scale), optional(&args.k_scale), optional(&args.v_scale)],
-                [optional(&args.blocks), optional(&args.slopes), optional(&args.sinks)],
-                [&args.q_offsets, &args.kv_offsets, &args.kv_lens, &args.page_table].map(|view| optional(view)),
-            )
-        };
-        let [blocks, slopes, sinks] = options;
-        let [q_offsets, kv_offsets, kv_lens, page_table] = places;
-        // SAFETY: as above.
-        let (o, lse) = unsafe { (Output::new(&args.o), Output::optional(&args.lse)) };
-        let run = Run {
-            spec,
-            in_turn: self.in_turn,
-            by_pairs: self.by_pairs,
-            shape,
-            inputs: Inputs::new(spec, operands, scales, [blocks, slopes]),
-            places: Places { spec, q_offsets, kv_offsets, kv_lens, page_table },
-            sinks,
-            o,
-            lse,
-            scratch: Output::of(kernel::own(queue).scratch()),
-        };
-        run.each(Round::Split, shape.units());
-        run.each(Round::Finish, spec.batch as usize * spec.kv_heads as usize);
-        Ok(())
-    }
-}
-
-/// How the work is cut.
-#[derive(Clone, Copy)]
-struct Shape {
-    dims: Dims,
-    /// Query heads to each head of K and V, and heads of K and V that are read together.
-    group: usize,
-    heads: usize,
-    /// Of the sequences and such sets of heads there are.
-    sets: usize,
-    /// Parts of the keys of each.
-    splits: usize,
-}
-
-impl Shape {
-    fn new(Code { spec, in_turn, by_pairs }: &Code) -> Self {
-        let (kv_heads, dims) = (spec.kv_heads as usize, Dims::new(spec));
-        // In turn the rows of a step, and as many that were asked for, are what the first cache has room for.
-        let step_bits =
-            together(spec.kv.dtype, &dims, *by_pairs) * spec.qk_dim as usize * spec.kv.dtype.bits() as usize;
-        let most = if *in_turn { (8 * STEP / step_bits.max(1)).max(1) } else { kv_heads };
-        let heads = match spec.layout {
-            HeadLayout::Bshd => (1..=most.min(kv_heads)).rfind(|heads| kv_heads.is_multiple_of(*heads)).unwrap_or(1),
-            HeadLayout::Bhsd => 1,
-        };
-        let sets = spec.batch as usize * kv_heads / heads.max(1);
-        let chunks = (spec.kv_len as usize).div_ceil(CHUNK).max(1);
-        Self {
-            dims,
-            group: (spec.q_heads / spec.kv_heads.max(1)) as usize,
-            heads,
-            sets,
-            splits: SPLITS.div_ceil(sets.max(1)).min(chunks),
-        }
-    }
-
-    /// Rows that a split has: a query head each.
-    fn rows(&self) -> usize {
-        self.heads * self.group
-    }
-
-    fn units(&self) -> usize {
-        self.sets * self.splits
-    }
-
-    /// Numbers of a row of K or V, or of O, in cache.
-    fn width(&self) -> usize {
-        self.dims.qk_width.max(self.dims.v_width)
-    }
-
-    /// Numbers of a [`Room`], and of a split's results: maximum, sum, and sums of values of each row.
-    fn numbers(&self) -> [usize; 2] {
-        let room = self.rows() * (self.dims.qk_width + LD) + (FOUR + 1) * self.width();
-        [room, (2 * self.rows()).next_multiple_of(LANES) + self.rows() * self.dims.v_width]
-    }
-
-    fn scratch_bytes(&self) -> u64 {
-        let [room, state] = self.numbers().map(|numbers| 4 * numbers as u64);
-        room * threads::count() as u64 + state * self.units() as u64
-    }
-}
-
-/// What a thread needs: rows of Q times their scale, a chunk's scores of each, bytes for four rows of K or V as numbers, and
-/// for one of zeros.
-struct Room<'s> {
-    q: &'s mut [f32],
-    s: &'s mut [f32],
-    rows: &'s mut [u8],
-    zeros: &'s mut [u8],
-}
-
-/// What a split found: as `chunk::State`, rows of sums `v_width` apart.
-struct State<'s> {
-    max: &'s mut [f32],
-    sum: &'s mut [f32],
-    acc: &'s mut [f32],
-}
-
-struct Run<'a> {
-    spec: &'a AttentionSpec,
-    in_turn: bool,
-    by_pairs: bool,
-    shape: Shape,
-    inputs: Inputs<'a, f32>,
-    places: Places<'a>,
-    sinks: &'a [u8],
-    o: Output<'a>,
-    lse: Output<'a>,
-    scratch: Output<'a>,
-}
-
-/// The two rounds of a launch.
-#[derive(Clone, Copy)]
-enum Round {
-    /// A unit is a split.
-    Split,
-    /// A unit is a head of K and V of a sequence.
-    Finish,
-}
-
-/// A unit of a round, for the instruction set.
-struct Unit<'w, 'a, 's> {
-    of: &'w Run<'a>,
-    round: Round,
-    index: usize,
-    room: &'w mut Room<'s>,
-}
-
-impl Work for Unit<'_, '_, '_> {
-    #[inline(always)]
-    fn run(self) {
-        match self.round {
-            Round::Split => self.of.split::<false>(self.index, self.room),
-            Round::Finish => self.of.finish(self.index, self.room),
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Unit<'_, '_, '_> {
-    /// Takes a split by pairs of bf16.
-    ///
-    /// # Safety
-    /// The processor has the instructions.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,bmi2,f16c")]
-    unsafe fn split_by_pairs(self) {
-        self.of.split::<true>(self.index, self.room);
-    }
-}
-
-impl Run<'_> {
-    /// Runs the units of a round in parallel, each with a thread's room.
-    fn each(&self, round: Round, units: usize) {
-        let next = AtomicUsize::new(0);
-        let bytes = 4 * self.shape.numbers()[0];
-        threads::for_each(threads::count().min(units), |part| {
-            // SAFETY: rooms lie apart, and one thread has each.
-            let mut rest = unsafe { self.scratch.part(part * bytes..(part + 1) * bytes) };
-            let Shape { dims, .. } = self.shape;
-            let rows = self.shape.rows();
-            let mut room = Room {
-                q: cut(&mut rest, rows * dims.qk_width),
-                s: cut(&mut rest, rows * LD),
-                rows: cut(&mut rest, 4 * FOUR * self.shape.width()),
-                zeros: cut(&mut rest, 4 * self.shape.width()),
-            };
-            room.zeros.fill(0);
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= units {
-                    return;
-                }
-                let unit = Unit { of: self, round, index, room: &mut room };
-                match round {
-                    #[cfg(target_arch = "x86_64")]
-                    // SAFETY: planned where `has_pairs`.
-                    Round::Split if self.by_pairs => unsafe { unit.split_by_pairs() },
-                    _ => Avx512::run(unit),
-                }
-            }
-        });
-    }
-
-    /// What split `unit` found.
-    ///
-    /// # Safety
-    /// One at a time for each, or only to be read.
-    unsafe fn state(&self, unit: usize) -> State<'_> {
-        let (shape, [room, numbers]) = (self.shape, self.shape.numbers());
-        let first = 4 * (threads::count() * room + unit * numbers);
-        // SAFETY: results lie apart, behind the rooms.
-        let mut rest = unsafe { self.scratch.part(first..first + 4 * numbers) };
-        let (max, sum) = cut::<f32>(&mut rest, (2 * shape.rows()).next_multiple_of(LANES)).split_at_mut(shape.rows());
-        State { max, sum: &mut sum[..shape.rows()], acc: cut(&mut rest, shape.rows() * shape.dims.v_width) }
-    }
-
-    /// The query of sequence `b` in the heads of key head `head`.
-    fn tile(&self, b: usize, head: usize) -> Tile<'_> {
-        Tile::new(&self.inputs.sight, self.places.sequence(b), head, 0, self.shape.group)
-    }
-
-    /// Takes in the keys of a split.
-    #[inline(always)]
-    fn split<const PAIRS: bool>(&self, unit: usize, room: &mut Room<'_>) {
-        let Shape { heads, group, splits, dims, .. } = self.shape;
-        // SAFETY: a unit comes once.
-        let mut state = unsafe { self.state(unit) };
-        state.max.fill(f32::NEG_INFINITY);
-        state.sum.fill(0.0);
-        state.acc.fill(0.0);
-        let (set, split) = (unit / splits, unit % splits);
-        let sets = self.spec.kv_heads as usize / heads;
-        let first_head = set % sets * heads;
-        let tile = self.tile(set / sets, first_head);
-        let each = tile.end.saturating_sub(tile.first).div_ceil(splits).next_multiple_of(CHUNK);
-        let keys = (tile.first + split * each).min(tile.end)..(tile.first + (split + 1) * each).min(tile.end);
-        if tile.rows == 0 || keys.is_empty() {
-            return;
-        }
-        let query = tile.sequence.query(0);
-        for (row, q) in room.q.chunks_exact_mut(dims.qk_width).enumerate() {
-            self.inputs.q.read(query, first_head * group + row, q);
-            if PAIRS {
-                arrange(&self.inputs.k, q);
-            } else {
-                q.iter_mut().for_each(|x| *x *= self.inputs.scale);
-            }
-        }
-        for start in keys.clone().step_by(CHUNK) {
-            let some = start..keys.end.min(start + CHUNK);
-            self.chunk::<PAIRS>(&tile, some, first_head, room, &mut state);
-        }
-    }
-
-    #[inline(always)]
-    fn chunk<const PAIRS: bool>(
-        &self,
-        tile: &Tile<'_>,
-        keys: Range<usize>,
-        first_head: usize,
-        room: &mut Room<'_>,
-        state: &mut State<'_>,
-    ) {
-        let Shape { heads, group, dims, .. } = self.shape;
-        let (k, v, start) = (&self.inputs.k, &self.inputs.v, keys.start);
-        let order = if self.in_turn {
-            Order::in_turn(keys.len(), together(k.rows.dtype, &dims, PAIRS))
-        } else {
-            Order::of_pages(keys.len(), k.row_bytes())
-        };
-        let chunk = Chunk::new(tile, keys, [k, v], (first_head, heads, group), order, room.zeros);
-        // Rounded numbers of Q are not multiplied by anything before they meet K.
-        let factor = if PAIRS { self.inputs.scale } else { 1.0 };
-        chunk.scores::<PAIRS>(room.q, factor, room.rows, room.s);
-        for (row, s) in room.s.as_chunks_mut::<LD>().0.iter_mut().enumerate() {
-            let s = &mut s[..order.all()];
-            self.shape(tile, &order, start, first_head * group + row, s);
-            let max = largest::<Avx512, f32>(s);
-            let new = if max > state.max[row] { max } else { state.max[row] };
-            let base = base(new);
-            s.iter_mut().for_each(|s| *s = (*s - base).exp2_of::<Avx512>());
-            let shrink = (state.max[row] - base).exp2_of::<Avx512>();
-            state.sum[row] = state.sum[row] * shrink + sum::<Avx512, f32>(s);
-            state.max[row] = new;
-            if shrink != 1.0 {
-                state.acc[row * dims.v_width..][..dims.v_width].iter_mut().for_each(|x| *x *= shrink);
-            }
-        }
-        chunk.add_values::<PAIRS>(room.s, room.rows, state.acc);
-    }
-
-    /// Turns a row's products into scores: capped, by distance, −∞ where there is no key.
-    #[inline(always)]
-    fn shape(&self, tile: &Tile<'_>, order: &Order, start: usize, head: usize, s: &mut [f32]) {
-        if let Some((share, cap)) = self.inputs.softcap {
-            s.iter_mut().for_each(|s| *s = cap * (*s * share).tanh_of::<Avx512>());
-        }
-        let slope = self.inputs.sight.slope(head) * std::f32::consts::LOG2_E;
-        if slope != 0.0 {
-            let distance = (start as i64 - tile.sequence.position(0)) as f32;
-            for (place, s) in s.iter_mut().enumerate() {
-                *s += slope * (distance + order.key(place) as f32);
-            }
-        }
-        for (i, s) in s.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            s[order.count(i * LANES).min(LANES)..].fill(f32::NEG_INFINITY);
-        }
-    }
-
-    /// Takes the splits of key head `unit` of all sequences together and writes its rows of O.
-    #[inline(always)]
-    fn finish(&self, unit: usize, room: &mut Room<'_>) {
-        let Shape { heads, group, splits, dims, .. } = self.shape;
-        let kv_heads = self.spec.kv_heads as usize;
-        let tile = self.tile(unit / kv_heads, unit % kv_heads);
-        let rows = Rows::o(self.spec);
-        let bytes = rows.dtype.bits() as usize;
-        for i in 0..tile.rows {
-            let (head, row) = (tile.kv_head * group + i, unit % heads * group + i);
-            // SAFETY: nothing writes results any more.
-            let states = (0..splits).map(|split| unsafe { self.state(unit / heads * splits + split) });
-            let sink = if self.sinks.is_empty() { f32::NEG_INFINITY } else { self.sink(head) };
-            let most =
-                states.clone().fold(sink, |most, state| if state.max[row] > most { state.max[row] } else { most });
-            let base = base(most);
-            let mut sum = (sink - base).exp2_of::<Baseline>();
-            let out = &mut numbers_mut::<f32>(room.rows)[..dims.v_width];
-            out.fill(0.0);
-            for state in states {
-                let share = (state.max[row] - base).exp2_of::<Baseline>();
-                sum += state.sum[row] * share;
-                out.iter_mut().zip(&state.acc[row * dims.v_width..]).for_each(|(out, &x)| *out += x * share);
-            }
-            if self.by_pairs {
-                settle(&self.inputs.v, out);
-            }
-            let query = tile.sequence.query(0);
-            if self.spec.lse {
-                let at = 4 * lse_index(self.spec, query, head);
-                // SAFETY: a row has one owner.
-                let place = unsafe { self.lse.part(at..at + 4) };
-                numbers::write(DType::F32, &[base / LOG2_E as f32 + sum.ln()], place, 0, Overflow::Saturate);
-            }
-            // Where nothing is seen the sums are 0, and so is the result.
-            let share = if sum == 0.0 { 0.0 } else { 1.0 / sum };
-            out.iter_mut().for_each(|x| *x *= share);
-            let first = rows.first(query, head) * bytes / 8;
-            // SAFETY: as above.
-            let place = unsafe { self.o.part(first..first + rows.dim * bytes / 8) };
-            numbers::write(rows.dtype, &out[..rows.dim], place, 0, Overflow::Saturate);
-        }
-    }
-
-    fn sink(&self, head: usize) -> f32 {
-        numbers::get::<f32>(DType::F32, self.sinks, head) * LOG2_E as f32
-    }
+        && [p.qk_dim, p.v_dim].iter().all(|dim| dim.is_multiple_of(UNIT as u32))
 }

@@ -1,15 +1,15 @@
 //! The rows of K and V of some keys, four at a time: in which order, and how they meet the rows of a query.
 
-#[cfg(target_arch = "x86_64")]
-use super::paired::{Bf16Pairs, E4m3Pairs, E5m2Pairs, Paired};
 use super::{
     ahead::{Ahead, Lines},
+    paired::{Bf16Pairs, E4m3Pairs, E5m2Pairs, Paired},
     places::{Dims, Source},
     product::LANES,
     sight::Tile,
+    turn::Turns,
     widened::{Bf16s, E4m3s, E5m2s, F16s, F32s, Widened},
 };
-use crate::{memory::numbers_mut, numbers};
+use crate::{memory::numbers_mut, numbers, simd::widen::Widen};
 use kp_hal::DType;
 use std::ops::Range;
 
@@ -176,6 +176,11 @@ impl<'r, const N: usize> Few<'r, N> {
     }
 }
 
+/// What an instruction set needs for that.
+pub(super) trait Numbers: Turns<f32> + Widen {}
+
+impl<I: Turns<f32> + Widen> Numbers for I {}
+
 /// How rows of K or V of a type, `N` of them at a time, a multiple of [`FOUR`], meet those of a query.
 pub(super) trait Meets {
     /// Products of rows of Q, one after the other, with rows of K: to the front of `s` and each multiple of [`LD`]. As many
@@ -187,13 +192,13 @@ pub(super) trait Meets {
     fn add<const ROWS: usize, const N: usize>(s: &[f32], place: usize, v: &Few<'_, N>, acc: &mut [f32], soon: Lines);
 }
 
-/// Runs `$body` with how rows of a source meet those of Q, as numbers, and whether rows are whole units; where they are not,
-/// they are read as numbers first.
+/// Runs `$body` with the codes that are widened to be numbers of a source, and whether rows are whole units; where they are
+/// not, they are read as numbers first.
 macro_rules! as_numbers {
-    ($source:expr, $Rows:ident $LIE:ident => $body:expr) => {{
+    ($source:expr, $Codes:ident $LIE:ident => $body:expr) => {{
         macro_rules! of {
             ($codes:ident, $lie:literal) => {{
-                type $Rows = Widened<$codes>;
+                type $Codes = $codes;
                 const $LIE: bool = $lie;
                 $body
             }};
@@ -213,22 +218,18 @@ macro_rules! as_numbers {
 /// The same in pairs of bf16, for the types that there are.
 macro_rules! as_pairs {
     ($dtype:expr, $Rows:ident => $body:expr) => {{
-        #[cfg(target_arch = "x86_64")]
         macro_rules! of {
             ($codes:ident) => {{
                 type $Rows = Paired<$codes>;
                 $body
             }};
         }
-        #[cfg(target_arch = "x86_64")]
         match $dtype {
             DType::Bf16 => of!(Bf16Pairs),
             DType::E4m3 => of!(E4m3Pairs),
             DType::E5m2 => of!(E5m2Pairs),
             dtype => unreachable!("{dtype} is not planned in pairs"),
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("planned for AVX-512, not {:?}", $dtype)
     }};
 }
 
@@ -281,22 +282,22 @@ impl<'c, 'a> Chunk<'c, 'a> {
 
     /// Products of rows of Q with those of K times a factor, a chunk's places for each; `PAIRS`: Q is as [`arrange`] leaves it.
     #[inline(always)]
-    pub(super) fn scores<const PAIRS: bool>(&self, q: &[f32], factor: f32, room: &mut [u8], s: &mut [f32]) {
+    pub(super) fn scores<I: Numbers, const PAIRS: bool>(&self, q: &[f32], factor: f32, room: &mut [u8], s: &mut [f32]) {
         if PAIRS {
             as_pairs!(self.k.rows.dtype, Rows => self.scores_by::<Rows, true, { Rows::TOGETHER }>(q, room, s));
         } else {
             match self.order.wide {
-                TWO => self.scores_by::<Widened<F32s>, true, TWO>(q, room, s),
-                _ => as_numbers!(self.k, Rows LIE => self.scores_by::<Rows, LIE, FOUR>(q, room, s)),
+                TWO => self.scores_by::<Widened<I, F32s>, true, TWO>(q, room, s),
+                _ => as_numbers!(self.k, Codes LIE => self.scores_by::<Widened<I, Codes>, LIE, FOUR>(q, room, s)),
             }
         }
-        self.scale(self.k, factor, s);
+        self.scale::<I>(self.k, factor, s);
     }
 
     /// Adds rows of V, times what `s` has at their places, to sums; `PAIRS`: those are as [`settle`] takes them.
     #[inline(always)]
-    pub(super) fn add_values<const PAIRS: bool>(&self, s: &mut [f32], room: &mut [u8], acc: &mut [f32]) {
-        self.scale(self.v, 1.0, s);
+    pub(super) fn add_values<I: Numbers, const PAIRS: bool>(&self, s: &mut [f32], room: &mut [u8], acc: &mut [f32]) {
+        self.scale::<I>(self.v, 1.0, s);
         if PAIRS {
             as_pairs!(self.v.rows.dtype, Rows => {
                 for s in s.as_chunks_mut::<LD>().0 {
@@ -306,8 +307,8 @@ impl<'c, 'a> Chunk<'c, 'a> {
             });
         } else {
             match self.order.wide {
-                TWO => self.add_values_by::<Widened<F32s>, true, TWO>(s, room, acc),
-                _ => as_numbers!(self.v, Rows LIE => self.add_values_by::<Rows, LIE, FOUR>(s, room, acc)),
+                TWO => self.add_values_by::<Widened<I, F32s>, true, TWO>(s, room, acc),
+                _ => as_numbers!(self.v, Codes LIE => self.add_values_by::<Widened<I, Codes>, LIE, FOUR>(s, room, acc)),
             }
         }
     }
@@ -422,7 +423,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
 
     /// Multiplies what `s` has at each place by a factor and by what scales the row there.
     #[inline(always)]
-    fn scale(&self, source: &Source<'_>, factor: f32, s: &mut [f32]) {
+    fn scale<I: Numbers>(&self, source: &Source<'_>, factor: f32, s: &mut [f32]) {
         if !source.scales_rows() {
             let factor = factor * source.scale::<f32>((0, 0), 0);
             if factor != 1.0 {
@@ -439,7 +440,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
             }
             for first in (0..self.heads).step_by(LANES) {
                 let heads = LANES.min(self.heads - first);
-                let mut scales = source.scales(&tokens, self.first_head + first, heads);
+                let mut scales = source.scales::<I>(&tokens, self.first_head + first, heads);
                 for (head, scales) in scales[..heads].iter_mut().enumerate() {
                     scales[count..].fill(1.0_f32.to_bits());
                     for row in 0..self.group {

@@ -1,14 +1,21 @@
 //! The kernels of `attention`, best first.
 
+#[cfg(target_arch = "x86_64")]
 mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
+mod avx2_decode;
+#[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
+#[cfg(target_arch = "x86_64")]
 mod avx512_decode;
 pub(crate) mod chunk;
 #[cfg(target_arch = "x86_64")]
+mod decode;
+#[cfg(target_arch = "x86_64")]
 mod dots;
+#[cfg(target_arch = "x86_64")]
 mod fours;
 pub(crate) mod machine;
 #[cfg(target_arch = "x86_64")]
@@ -26,13 +33,19 @@ pub(crate) mod soon;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod turn;
+#[cfg(target_arch = "x86_64")]
 mod widened;
 
 use kp_hal::{KernelList, op::Attention};
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) const KERNELS: KernelList<Attention> =
-    &[&avx512_decode::Avx512Decode, &amx_bf16::AmxBf16, &avx512_bf16::Avx512Bf16, &portable::Portable];
+pub(crate) const KERNELS: KernelList<Attention> = &[
+    &avx512_decode::Avx512Decode,
+    &avx2_decode::Avx2Decode,
+    &amx_bf16::AmxBf16,
+    &avx512_bf16::Avx512Bf16,
+    &portable::Portable,
+];
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) const KERNELS: KernelList<Attention> = &[&avx512_decode::Avx512Decode, &portable::Portable];
+pub(crate) const KERNELS: KernelList<Attention> = &[&portable::Portable];

@@ -6,10 +6,7 @@ use super::{
     soon::{LINE, prefetch},
     turn::Turns,
 };
-use crate::{
-    numbers::{self, Real, index, small},
-    simd::Avx512,
-};
+use crate::numbers::{self, Real, index, small};
 use kp_hal::{
     DType,
     op::{AttentionSpec, Format, Kv, Lens, Scheme},
@@ -166,14 +163,19 @@ impl<'a> Source<'a> {
 
     /// What scales the rows of sixteen tokens, for each of at most as many heads: the bits of numbers.
     #[inline(always)]
-    pub(super) fn scales(&self, tokens: &[Token; LANES], head: usize, heads: usize) -> [[u32; LANES]; LANES] {
+    pub(super) fn scales<I: Turns<f32>>(
+        &self,
+        tokens: &[Token; LANES],
+        head: usize,
+        heads: usize,
+    ) -> [[u32; LANES]; LANES] {
         let (mut places, mut scales, mut end) = ([0; LANES], [[0; LANES]; LANES], 0);
         for (place, (sequence, token)) in places.iter_mut().zip(tokens) {
             *place = 4 * ((sequence * self.len + token) * self.heads + head);
             end = end.max(*place + 4 * LANES);
         }
-        if <Avx512 as Turns<f32>>::WORDS && end <= self.scales.len() {
-            <Avx512 as Turns<f32>>::words(self.scales, &places, &mut scales);
+        if I::WORDS && end <= self.scales.len() {
+            I::words(self.scales, &places, &mut scales);
         } else {
             for (head, scales) in scales[..heads].iter_mut().enumerate() {
                 for (scale, place) in scales.iter_mut().zip(places) {

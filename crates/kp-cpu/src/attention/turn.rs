@@ -77,7 +77,7 @@ numbers!(Avx2 f32 Avx512 f32);
 mod x86 {
     use super::{Avx2, Avx512, Turns, Vectors};
     use std::arch::x86_64::{
-        _mm_add_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castps256_ps128, _mm256_extractf128_ps,
+        _mm_add_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_hadd_ps,
         _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_ps,
         _mm512_castps512_ps256, _mm512_extractf32x8_ps, _mm512_loadu_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps,
         _mm512_storeu_ps, _mm512_unpackhi_ps, _mm512_unpacklo_ps,
@@ -170,6 +170,19 @@ mod x86 {
 
     impl Turns<f32> for Avx2 {
         const SIDE: usize = 8;
+
+        /// Neighbour to neighbour, twice, then the halves.
+        #[inline(always)]
+        fn four_sums([a, b, c, d]: [Self::V; 4]) -> [f32; 4] {
+            let mut sums = [0.0; 4];
+            // SAFETY: as above; there is room for four.
+            unsafe {
+                let parts = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+                let all = _mm_add_ps(_mm256_castps256_ps128(parts), _mm256_extractf128_ps::<1>(parts));
+                _mm_storeu_ps(sums.as_mut_ptr(), all);
+            }
+            sums
+        }
 
         #[inline(always)]
         fn square(x: &[f32], ld: usize, factor: f32, out: &mut [f32], out_ld: usize) {
