@@ -19,6 +19,8 @@ const FOUND: &[&str] = &[
     "gemm 1x2x2x24 e4m3@1x128:e4m3@128x128:bf16 a=row/32 b=col/32 repro=batch-invariant",
     // Addresses between numbers.
     "gemm 1x1x1x1 f32:f32:f32 align=1",
+    // No rows of a gated product.
+    "gemm 1x0x2x1 bf16:bf16:bf16 b=col/2 d=col acc=f32fast gate=halves",
     // Sums that saturate.
     "gemm 1x3x16x896 bf16:f32:e2m1 b=panel64x4",
     // Products of whole numbers that f32 does not hold, and what is added to them.

@@ -187,6 +187,10 @@ impl<D: Dots> Few<D> {
         (work, ends): (Output<'_>, Disjoint<'_, D::End>),
         stage: Option<Disjoint<'_, D::End>>,
     ) {
+        // Of no rows there are no sums, where the panels of a unit would have their places.
+        if item.rows == 0 {
+            return;
+        }
         let unit = self.panels.unit();
         let tasks = self.panels.count().div_ceil(unit);
         self.dots.prepare(product, item, a);
