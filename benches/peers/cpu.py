@@ -14,7 +14,7 @@ With `KP_CPU_WITHOUT=avx512,amx` kp does without these instructions, and so does
 zentorch cannot be told and are left out. The records' names say so.
 """
 
-import argparse, json, os, pathlib, subprocess, sys, time
+import argparse, json, os, pathlib, sys, time, traceback
 
 WITHOUT = os.environ.get("KP_CPU_WITHOUT")
 if WITHOUT:
@@ -485,6 +485,23 @@ def measure(args, name, rows, method, threads):
     return beside.merge(args.out, suite, best(means))
 
 
+def run(args, threads):
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
+    torch.set_num_threads(threads)
+    timed = 0
+    for name in args.families or FAMILIES:
+        rows, done = [row for row in FAMILIES[name]() if args.only in row.problem], {}
+        for method in (args.method,) if args.method else ("repeat", "rotate"):
+            some = [row for row in rows if row.cold == (method == "rotate")]
+            if some:
+                done |= measure(args, name, some, method, threads)
+        if done:
+            beside.print_rows(f"{name}, {threads} threads", done)
+        timed += len(done)
+    if not timed:
+        raise ValueError(f"no row of these families contains {args.only!r} and is timed by {args.method or 'either method'}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kp")
@@ -496,20 +513,18 @@ def main():
     parser.add_argument("--best", type=int, default=3, help="candidates of kp to time, of those that rank first")
     parser.add_argument("--budget", default="500ms", help="time for the samples of each")
     args = parser.parse_intermixed_args()
+    if unknown := set(args.families) - set(FAMILIES):
+        parser.error(f"no family is called {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")
     args.out.mkdir(parents=True, exist_ok=True)
-    cores = sorted(os.sched_getaffinity(0))
     for threads in map(int, args.threads.split(",")):
-        # Each run in a process of its own, whose threads inherit the cores it may use.
+        # Each run in a process of its own, whose threads inherit the cores it may use. It ends without a word to PyTorch's threads,
+        # which were not forked with it and would be waited for.
         if (child := os.fork()) == 0:
-            os.sched_setaffinity(0, cores[-threads:])
-            torch.set_num_threads(threads)
-            for name in args.families or FAMILIES:
-                rows, done = [row for row in FAMILIES[name]() if args.only in row.problem], {}
-                for method in (args.method,) if args.method else ("repeat", "rotate"):
-                    some = [row for row in rows if row.cold == (method == "rotate")]
-                    if some:
-                        done |= measure(args, name, some, method, threads)
-                beside.print_rows(f"{name}, {threads} threads", done)
+            try:
+                run(args, threads)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
             os._exit(0)
         if os.waitpid(child, 0)[1] != 0:
             sys.exit(f"the run with {threads} threads failed")
