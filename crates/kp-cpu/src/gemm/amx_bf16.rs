@@ -7,11 +7,9 @@
 
 use super::amx::{
     lines::Holds,
-    product::ByTiles,
+    product,
     source::{Units, estimate},
 };
-use super::vnni_few_rows::ends_wide;
-use crate::kernel;
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gemm, GemmProblem, GemmSpec, Repro, Scheme, Sparsity},
@@ -53,14 +51,7 @@ impl Kernel<Gemm> for AmxBf16 {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = ByTiles::<$end>::new(p, Holds::Bf16, Units::Tiles);
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        Ok(product::plan(self, device, p, variant, Holds::Bf16, Units::Tiles))
     }
 }
 

@@ -6,13 +6,13 @@
 use super::{
     amx::{
         lines::Holds,
-        product::ByTiles,
+        product,
         source::{Units, estimate},
     },
     amx_bf16::VECTORS,
-    vnni_few_rows::{a_varies, ends_wide, supports, varies},
+    side::varies,
+    vnni_few_rows::{a_varies, supports},
 };
-use crate::kernel;
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gemm, GemmProblem},
@@ -59,13 +59,6 @@ impl Kernel<Gemm> for AmxInt8 {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = ByTiles::<$end>::new(p, Holds::Bytes, Units::Tiles);
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        Ok(product::plan(self, device, p, variant, Holds::Bytes, Units::Tiles))
     }
 }

@@ -6,10 +6,10 @@
 use super::{
     avx2_few_codes::{set, variants},
     few::codes::Set,
-    vnni::product::{ROWS, Tiles},
-    vnni_few_rows::{a_varies, ends_wide, suits, varies},
+    side::varies,
+    vnni::{self, product::ROWS},
+    vnni_few_rows::{a_varies, suits},
 };
-use crate::kernel;
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
     op::{Gemm, GemmProblem, Order},
@@ -59,13 +59,6 @@ impl Kernel<Gemm> for Avx2CodeTiles {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = Tiles::<$end>::new(p, set(variant));
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        Ok(vnni::plan(self, device, p, variant, set(variant)))
     }
 }

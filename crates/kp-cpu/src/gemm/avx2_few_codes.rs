@@ -6,14 +6,12 @@
 use super::{
     few::{
         codes::{Codes, Set},
-        columns::{self, Few, HEIGHTS, MOST, Reading, overlapped},
+        columns::{self, HEIGHTS, MOST, Reading, overlapped},
     },
-    vnni_few_rows::{a_varies, ends_wide, suits, varies},
+    side::varies,
+    vnni_few_rows::{a_varies, suits},
 };
-use crate::{
-    kernel,
-    simd::{Avx2, Isa},
-};
+use crate::simd::{Avx2, Isa};
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gemm, GemmProblem, Order},
@@ -85,14 +83,7 @@ impl Kernel<Gemm> for Avx2FewCodes {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        let reading = if device.info().caps.read_places > 1 { Reading::Beside } else { Reading::InTurn };
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = Few::new(p, 16, Codes::<$end>::new(p, reading, set(variant)));
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        let codes = Codes::new(p, Reading::fastest(&device.info().caps), set(variant));
+        Ok(columns::plan(self, device, p, variant, 16, codes))
     }
 }

@@ -7,13 +7,12 @@
 use super::{
     amx::{
         lines::Holds,
-        product::ByTiles,
+        product,
         source::{Units, estimate},
     },
     amx_bf16::{VECTORS, suits},
-    vnni_few_rows::ends_wide,
 };
-use crate::{caps::pairs_rate, kernel};
+use crate::caps::pairs_rate;
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
     op::{Gemm, GemmProblem, GemmSpec, Repro},
@@ -52,14 +51,7 @@ impl Kernel<Gemm> for Avx512Bf16 {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = ByTiles::<$end>::new(p, Holds::Bf16, Units::Vectors);
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        Ok(product::plan(self, device, p, variant, Holds::Bf16, Units::Vectors))
     }
 }
 

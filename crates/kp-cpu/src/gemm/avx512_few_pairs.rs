@@ -12,30 +12,22 @@
 //! as on Intel's processors, estimates say so, and one row by columns is `avx512_few_rows`', which memory keeps waiting in any case.
 
 use super::{
-    avx512_few_rows::{kind, table},
     few::{
-        columns::{self, Codes, Dots, Few, HEIGHTS, MOST, Reading, Task},
+        columns::{self, Codes, Dots, HEIGHTS, MOST, Reading, Task},
         dots::{self, Kind, SUMS, Table},
         far::Far,
         pairs::{self, LINE, PANEL, STEP_LINES},
     },
-    product::{Item, Product, finishes_in_f64},
-    side::Scaling,
-    vnni_few_rows::varies,
+    product::{Item, Product},
+    side::{Scaling, varies},
 };
-use crate::{
-    act::Tail,
-    caps::pairs_rate,
-    kernel::{self, Disjoint},
-    memory::numbers_mut,
-    threads,
-};
+use crate::{act::Tail, caps::pairs_rate, kernel::Disjoint, memory::numbers_mut, threads};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gate, Gemm, GemmProblem, GemmSpec, Order, Scheme},
     source_hash,
 };
-use std::{marker::PhantomData, sync::Arc};
+use std::sync::Arc;
 
 /// The kernel for few rows of bf16.
 pub(crate) struct Avx512FewPairs;
@@ -62,7 +54,7 @@ impl Kernel<Gemm> for Avx512FewPairs {
             return Err(Unsupported::Feature { need: "avx512bf16" });
         }
         columns::suits(caps, &columns::FEATURES, p, MOST, if p.b.order == Order::Col { Order::Col } else { PANELS })?;
-        let of_columns = kind(p.b.dtype()).and_then(of_columns).filter(|_| p.b.order == Order::Col);
+        let of_columns = Kind::of(p.b.dtype()).and_then(of_columns).filter(|_| p.b.order == Order::Col);
         for (operand, format) in [("a", p.a.format), ("b", p.b.format)] {
             if format.dtype != DType::Bf16 && !(operand == "b" && of_columns.is_some()) {
                 return Err(Unsupported::DType { operand, got: format.dtype });
@@ -96,14 +88,7 @@ impl Kernel<Gemm> for Avx512FewPairs {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = Few::new(p, PANEL, Numbers::<$end>::new(p));
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if finishes_in_f64(p) { plan!(f64) } else { plan!(f32) }
+        Ok(columns::plan(self, device, p, variant, PANEL, Numbers::new(p)))
     }
 }
 
@@ -139,23 +124,22 @@ fn of_columns(kind: Kind) -> Option<[OfColumns; 4]> {
 const OF_PANEL: [OfPanel; 4] = [pairs::panel::<1>, pairs::panel::<2>, pairs::panel::<4>, pairs::panel::<8>];
 
 /// Sums of numbers.
-struct Numbers<E> {
+struct Numbers {
     spec: GemmSpec,
     /// The place in [`HEIGHTS`].
     height: usize,
     kind: Kind,
     table: Box<Table>,
     of_columns: OfColumns,
-    kind_of_end: PhantomData<E>,
 }
 
-impl<E> Numbers<E> {
+impl Numbers {
     fn new(spec: &GemmSpec) -> Self {
         let height = columns::height((spec.m as usize).max(1)).max(usize::from(spec.b.order == Order::Col));
-        let kind = kind(spec.b.dtype()).expect("a supported type");
-        let table = Box::new(table(kind, spec.b.format));
+        let kind = Kind::of(spec.b.dtype()).expect("a supported type");
+        let table = Box::new(Table::of(kind, spec.b.format));
         let of_columns = of_columns(kind).expect("a supported type")[height];
-        Self { spec: *spec, height, kind, table, of_columns, kind_of_end: PhantomData }
+        Self { spec: *spec, height, kind, table, of_columns }
     }
 
     fn rows(&self) -> usize {
@@ -172,9 +156,7 @@ impl<E> Numbers<E> {
     }
 }
 
-impl<E: Tail> Dots for Numbers<E> {
-    type End = E;
-
+impl Dots for Numbers {
     fn a_bytes(&self) -> usize {
         self.pairs() * size_of::<u32>()
     }
@@ -213,7 +195,7 @@ impl<E: Tail> Dots for Numbers<E> {
         });
     }
 
-    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
+    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
         let a = &columns::numbers::<u32>(task.a)[..self.pairs()];
         if self.spec.b.order == Order::Col {
             self.by_columns(&task, a, sums, ld);
@@ -223,8 +205,8 @@ impl<E: Tail> Dots for Numbers<E> {
     }
 }
 
-impl<E: Tail> Numbers<E> {
-    fn by_columns(&self, task: &Task<'_, '_>, a: &[u32], sums: &mut [E], ld: usize) {
+impl Numbers {
+    fn by_columns<E: Tail>(&self, task: &Task<'_, '_>, a: &[u32], sums: &mut [E], ld: usize) {
         let Task { product, item, ref columns, .. } = *task;
         let (rows, k) = (self.rows(), self.spec.k as usize);
         for sums in sums.chunks_mut(ld).take(item.rows) {
@@ -256,7 +238,7 @@ impl<E: Tail> Numbers<E> {
         columns::scale(&product.b, item, columns.clone(), false, |_| E::ONE, sums, ld);
     }
 
-    fn by_panels(&self, task: &Task<'_, '_>, a: &[u32], sums: &mut [E], ld: usize) {
+    fn by_panels<E: Tail>(&self, task: &Task<'_, '_>, a: &[u32], sums: &mut [E], ld: usize) {
         let Task { product, item, ref columns, .. } = *task;
         let matrix = &product.b.matrix;
         let bytes = self.spec.k.div_ceil(2) as usize * 4 * PANEL;

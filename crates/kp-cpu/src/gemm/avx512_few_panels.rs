@@ -12,25 +12,20 @@
 
 use super::{
     few::{
-        columns::{self, Dots, Few, MOST, Task},
+        columns::{self, Dots, MOST, Task},
         dots::{Bf16, F16, F32},
         panels::{PANEL, panels},
     },
-    product::{Item, Product, finishes_in_f64},
+    product::{Item, Product},
     side::Scaling,
 };
-use crate::{
-    act::Tail,
-    kernel::{self, Disjoint},
-    memory::numbers_mut,
-    threads,
-};
+use crate::{act::Tail, kernel::Disjoint, memory::numbers_mut, threads};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gate, Gemm, GemmProblem, GemmSpec, Order, Scheme},
     source_hash,
 };
-use std::{marker::PhantomData, sync::Arc};
+use std::sync::Arc;
 
 /// The kernel for decoding with weights packed ahead.
 pub(crate) struct Avx512FewPanels;
@@ -75,14 +70,7 @@ impl Kernel<Gemm> for Avx512FewPanels {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = Few::new(p, PANEL, Numbers::<$end>::new(p));
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if finishes_in_f64(p) { plan!(f64) } else { plan!(f32) }
+        Ok(columns::plan(self, device, p, variant, PANEL, Numbers::new(p)))
     }
 }
 
@@ -101,14 +89,13 @@ fn rows(spec: &GemmSpec) -> usize {
 type Loop = unsafe fn(&[f32], usize, &[&[u8]], &mut [[f32; PANEL]]);
 
 /// Sums of numbers.
-struct Numbers<E> {
+struct Numbers {
     spec: GemmSpec,
     one_row: Loop,
     group: Loop,
-    kind_of_end: PhantomData<E>,
 }
 
-impl<E> Numbers<E> {
+impl Numbers {
     fn new(spec: &GemmSpec) -> Self {
         macro_rules! loops {
             ($kind:ident) => {
@@ -120,7 +107,7 @@ impl<E> Numbers<E> {
             DType::Bf16 => loops!(Bf16),
             _ => loops!(F16),
         };
-        Self { spec: *spec, one_row, group, kind_of_end: PhantomData }
+        Self { spec: *spec, one_row, group }
     }
 
     /// From one row of A to the next.
@@ -129,9 +116,7 @@ impl<E> Numbers<E> {
     }
 }
 
-impl<E: Tail> Dots for Numbers<E> {
-    type End = E;
-
+impl Dots for Numbers {
     fn a_bytes(&self) -> usize {
         rows(&self.spec) * self.ld() * size_of::<f32>()
     }
@@ -156,7 +141,7 @@ impl<E: Tail> Dots for Numbers<E> {
         });
     }
 
-    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
+    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k) = (&product.b, self.spec.k as usize);
         let (rows, a_ld) = (rows(&self.spec), self.ld());

@@ -5,24 +5,17 @@
 //! change along k do so at multiples of 16; sums are in another order than `packed` has, so not `batch-invariant`.
 
 use super::{
-    avx512_few_rows::table,
     few::{
-        columns::{self, Few},
+        columns,
         dots::{BROAD_SHARE, Kind, SHARE, STEP, Table},
         lanes::{Each, Later, SET, lanes},
         lists,
         sets::{Meet, Rows, Sets, Turned},
     },
-    product::{Item, Product, finishes_in_f64},
-    side::Scaling,
-    vnni_few_rows::varies,
+    product::{Item, Product},
+    side::{Scaling, varies},
 };
-use crate::{
-    kernel::{self, Disjoint},
-    memory::numbers_mut,
-    numbers::Real,
-    threads,
-};
+use crate::{kernel::Disjoint, memory::numbers_mut, numbers::Real, threads};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gemm, GemmProblem, GemmSpec, Order},
@@ -70,17 +63,11 @@ impl Kernel<Gemm> for Avx512FourBits {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let varies = varies(&p.b, p.k);
-                let is_broad = !varies || (p.b.format.block().1 as usize).is_multiple_of(BROAD_SHARE);
-                let share = if is_broad { BROAD_SHARE } else { SHARE };
-                let code = Few::new(p, SET, Sets::<_, $end>::new(p, varies, share, Numbers::new(p, share)));
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if finishes_in_f64(p) { plan!(f64) } else { plan!(f32) }
+        let varies = varies(&p.b, p.k);
+        let is_broad = !varies || (p.b.format.block().1 as usize).is_multiple_of(BROAD_SHARE);
+        let share = if is_broad { BROAD_SHARE } else { SHARE };
+        let sets = Sets::new(p, varies, share, Numbers::new(p, share));
+        Ok(columns::plan(self, device, p, variant, SET, sets))
     }
 }
 
@@ -110,7 +97,7 @@ impl Numbers {
             4 => lanes::<4>,
             _ => lanes::<8>,
         };
-        Self { spec: *spec, rows, table: Box::new(table(Kind::Nibbles, spec.b.format)), multiply, share }
+        Self { spec: *spec, rows, table: Box::new(Table::of(Kind::Nibbles, spec.b.format)), multiply, share }
     }
 
     fn steps(&self) -> usize {

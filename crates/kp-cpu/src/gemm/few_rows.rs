@@ -12,9 +12,9 @@
 //! contiguous columns sum in another order than `packed`, so not `batch-invariant`.
 
 use super::{
-    finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
+    finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
     packed,
-    product::{self, Item, Product, Summing, Sums, add, finishes_in_f64},
+    product::{Item, Product, Summing, Sums, add, finishes_in_f64},
     side::{LINE, Scaling},
 };
 use crate::{
@@ -140,9 +140,8 @@ impl<I: Isa, R: Real + Number, E: Tail> Rows<I, R, E> {
 
     fn lens(&self) -> [usize; 3] {
         let threads = threads::count();
-        let stage = if is_staged(&self.spec) { self.spec.m as usize * self.spec.d_cols() as usize } else { 0 };
         let (ends, reals) = self.thread_len();
-        [self.spec.m as usize * self.spec.k as usize + threads * reals, threads * ends, stage]
+        [self.spec.m as usize * self.spec.k as usize + threads * reals, threads * ends, stage_len(&self.spec)]
     }
 
     fn scratch_bytes(&self) -> u64 {
@@ -166,10 +165,9 @@ impl<I: Isa, R: Real + Number, E: Tail> Launch<Gemm> for Rows<I, R, E> {
         let (reals, ends) = (Disjoint::of(reals), Disjoint::of(ends));
         let (tasks, unit) = (self.panels.count().div_ceil(self.panels.unit()), self.panels.unit());
         let slots = threads::count().min(tasks);
-        for batch in 0..spec.batch as usize {
-            let item = product::item(spec, batch);
+        each_item(&product, stage, codes, |item, waiting| {
             self.unpack_a(&product, item, a);
-            let waiting = (!stage.is_empty()).then(|| Disjoint::of(&mut *stage));
+            let a = &*a;
             let finish = Finish { product: &product, item, summing: self.summing, panels: self.panels, stage: waiting };
             let next = AtomicUsize::new(0);
             threads::for_each(slots, |slot| {
@@ -193,10 +191,7 @@ impl<I: Isa, R: Real + Number, E: Tail> Launch<Gemm> for Rows<I, R, E> {
                     unsafe { finish.tile(0..spec.m as usize, run, sums, self.ld(), work) };
                 }
             });
-            if is_staged(spec) {
-                store_staged(&product, batch, item.rows, stage, codes);
-            }
-        }
+        });
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! From sums to D: alpha, C, bias, activation, gate, residual, store.
 
-use super::product::{Item, Product, Summing, Sums};
+use super::product::{self, Item, Product, Summing, Sums};
 use crate::{
     act::{self, Tail},
     kernel::{Disjoint, Output},
@@ -72,6 +72,11 @@ impl Panels {
             Gate::Halves => first.start..last.end - self.cols / 2,
         }
     }
+}
+
+/// Sums that wait in the stage: all of D's of an item, if it [is staged](is_staged).
+pub(crate) fn stage_len(spec: &GemmSpec) -> usize {
+    if is_staged(spec) { spec.m as usize * spec.d_cols() as usize } else { 0 }
 }
 
 /// Whether D cannot be stored as it is computed: its scales need whole blocks, or its bytes hold two rows.
@@ -384,6 +389,23 @@ impl<E: Tail> Finish<'_, '_, E> {
         let first = dtype.bytes(start as u64) as usize;
         // SAFETY: passed on.
         unsafe { self.product.d.part(first..first + dtype.bytes(len as u64) as usize) }
+    }
+}
+
+/// Lets `compute` do the items of a plain product one after the other; sums that must wait for their rows go to `stage`, and are
+/// stored once all of the item's are there.
+pub(crate) fn each_item<E: Real>(
+    product: &Product<'_>,
+    stage: &mut [E],
+    codes: &mut [u8],
+    mut compute: impl FnMut(Item, Option<Disjoint<'_, E>>),
+) {
+    for batch in 0..product.spec.batch as usize {
+        let item = product::item(product.spec, batch);
+        compute(item, (!stage.is_empty()).then(|| Disjoint::of(&mut *stage)));
+        if !stage.is_empty() {
+            store_staged(product, batch, item.rows, stage, codes);
+        }
     }
 }
 

@@ -5,12 +5,12 @@
 
 use super::{
     blocks::{Blocks, Room},
-    finish::{codes_bytes, is_staged, store_staged},
+    finish::{codes_bytes, each_item, is_staged, stage_len},
     product::{self, Product, Summing},
 };
 use crate::{
     act::Tail,
-    kernel::{self, Disjoint, Output},
+    kernel::{self, Output},
     memory::{Number, numbers_mut},
     numbers::Real,
     simd::{Avx2, Avx512, Baseline, Isa, vector::transpose::Transpose},
@@ -160,7 +160,7 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Form<I, R, E, 
         let share = if across { 1 } else { threads };
         let panels = Blocks::<I, R, E, NV>::panels(spec);
         let room = Blocks::<I, R, E, NV>::room(&panels, spec.m as usize, spec.k as usize, share);
-        let stage = if is_staged(spec) { spec.m as usize * spec.d_cols() as usize } else { 0 };
+        let stage = stage_len(spec);
         Self { spec: *spec, summing: Summing::of(spec), room, across, stage, kind: PhantomData }
     }
 
@@ -201,15 +201,10 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Launch<Gemm> f
             });
             return Ok(());
         }
-        for i in 0..items {
-            let item = product::item(spec, i);
-            let waiting = (self.stage > 0).then(|| Disjoint::of(&mut *stage));
+        each_item(&product, stage, codes, |item, waiting| {
             // SAFETY: items have their own D.
             unsafe { Blocks::<I, R, E, NV>::item(&product, item, summing, room, loops, waiting) };
-            if self.stage > 0 {
-                store_staged(&product, i, item.rows, stage, codes);
-            }
-        }
+        });
         Ok(())
     }
 }

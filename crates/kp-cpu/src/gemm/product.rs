@@ -7,7 +7,7 @@ use crate::{
 };
 use kp_hal::{
     DType,
-    op::{Acc, GemmArgs, GemmSpec, GroupedGemmArgs, GroupedGemmSpec, Grouping, Overflow, Sparsity},
+    op::{Acc, GemmArgs, GemmSpec, GroupedGemmArgs, GroupedGemmSpec, Grouping, Overflow, Scheme, Sparsity},
 };
 
 /// What a launch was given.
@@ -195,6 +195,12 @@ pub(crate) fn finishes_in_f64(spec: &GemmSpec) -> bool {
     };
     let epilogue = spec.epilogue.bias.is_some_and(wide) || spec.epilogue.residual.is_some_and(wide);
     matches!(spec.acc, Acc::F64 | Acc::I32) || wide(spec.d.dtype()) || c || epilogue
+}
+
+/// Whether what follows the sums is computed in f64: where f32 would lose what an operand or an exact sum holds.
+pub(crate) fn ends_wide(spec: &GemmSpec) -> bool {
+    let is_plain = spec.a.format.scheme == Scheme::None && spec.b.format.scheme == Scheme::None;
+    spec.acc == Acc::I32 && is_plain || finishes_in_f64(&GemmSpec { acc: Acc::F32, ..*spec })
 }
 
 /// Adds the sum of a block to `total`.

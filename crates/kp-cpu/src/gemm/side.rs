@@ -478,6 +478,11 @@ fn turn<I: Transpose<R>, R: Real>(
     }
 }
 
+/// Whether scales or zero points of `matrix` are applied within sums of `inner` products.
+pub(crate) fn varies(matrix: &Matrix, inner: u32) -> bool {
+    matrix.format.has_zero() || matrix.format.scheme != Scheme::None && matrix.format.block().1 < inner
+}
+
 /// Whether a scale of `matrix` serves less than `inner` elements of an outer row.
 pub(crate) fn scales_vary(matrix: &Matrix, inner: u32) -> bool {
     matrix.format.block().1 < inner

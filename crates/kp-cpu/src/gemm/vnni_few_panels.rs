@@ -13,25 +13,21 @@ use super::{
     few::{
         byte_panels::{STEP_BYTES, byte_panel},
         bytes,
-        columns::{self, Dots, Few, HEIGHTS, MOST, Task},
+        columns::{self, Dots, HEIGHTS, MOST, Task},
         dots::STEP,
         panels::PANEL,
     },
     product::{Item, Product},
-    vnni_few_rows::{a_varies, ends_wide, lift, supports, unit, varies},
+    side::varies,
+    vnni_few_rows::{a_varies, lift, supports, unit},
 };
-use crate::{
-    act::Tail,
-    kernel::{self, Disjoint},
-    memory::numbers_mut,
-    threads,
-};
+use crate::{act::Tail, kernel::Disjoint, memory::numbers_mut, threads};
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gate, Gemm, GemmProblem, GemmSpec, Order},
     source_hash,
 };
-use std::{marker::PhantomData, sync::Arc};
+use std::sync::Arc;
 
 /// The kernel for decoding with bytes packed ahead.
 pub(crate) struct VnniFewPanels;
@@ -87,14 +83,7 @@ impl Kernel<Gemm> for VnniFewPanels {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = Few::new(p, PANEL, Codes::<$end>::new(p));
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        Ok(columns::plan(self, device, p, variant, PANEL, Codes::new(p)))
     }
 }
 
@@ -107,20 +96,19 @@ const LOOPS: [Loop; 4] = [byte_panel::<1, 4>, byte_panel::<2, 4>, byte_panel::<4
 const FOUR: usize = 4;
 
 /// Sums of codes.
-struct Codes<E> {
+struct Codes {
     spec: GemmSpec,
     /// The place in [`HEIGHTS`].
     height: usize,
     flip: u8,
     offset: i32,
-    kind_of_end: PhantomData<E>,
 }
 
-impl<E> Codes<E> {
+impl Codes {
     fn new(spec: &GemmSpec) -> Self {
         let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
         let height = columns::height((spec.m as usize).max(1));
-        Self { spec: *spec, height, flip: lift.flip, offset, kind_of_end: PhantomData }
+        Self { spec: *spec, height, flip: lift.flip, offset }
     }
 
     /// Steps of A, each of several of a panel's.
@@ -135,9 +123,7 @@ impl<E> Codes<E> {
     }
 }
 
-impl<E: Tail> Dots for Codes<E> {
-    type End = E;
-
+impl Dots for Codes {
     fn a_bytes(&self) -> usize {
         self.lens().iter().map(|len| (len * size_of::<u32>()).next_multiple_of(64)).sum()
     }
@@ -166,7 +152,7 @@ impl<E: Tail> Dots for Codes<E> {
         });
     }
 
-    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
+    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, rows) = (&product.b, HEIGHTS[self.height]);
         let [codes, of_steps] = self.lens();

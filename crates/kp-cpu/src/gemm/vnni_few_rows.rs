@@ -15,17 +15,16 @@ use super::{
     few::{
         byte_dots::Lift,
         codes::{Codes, Set},
-        columns::{self, Few, HEIGHTS, MOST, Reading, overlapped},
+        columns::{self, HEIGHTS, MOST, Reading, overlapped},
         dots::SHARE,
         lists,
     },
-    product::finishes_in_f64,
     rounded::is_rounded,
+    side::varies,
 };
-use crate::kernel;
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
-    op::{Acc, Format, Gemm, GemmProblem, GemmSpec, Matrix, Order, Repro, Scheme, Sparsity},
+    op::{Acc, Format, Gemm, GemmProblem, GemmSpec, Order, Repro, Scheme, Sparsity},
     source_hash,
 };
 use std::sync::Arc;
@@ -91,14 +90,7 @@ impl Kernel<Gemm> for VnniFewRows {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = Few::new(p, 16, Codes::<$end>::new(p, Reading::of(variant), Set::Avx512));
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        Ok(columns::plan(self, device, p, variant, 16, Codes::new(p, Reading::of(variant), Set::Avx512)))
     }
 }
 
@@ -143,18 +135,7 @@ pub(crate) fn suits(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
     Ok(())
 }
 
-/// Whether what follows the sums is computed in f64: where f32 would lose what an operand or an exact sum holds.
-pub(crate) fn ends_wide(spec: &GemmSpec) -> bool {
-    let is_plain = spec.a.format.scheme == Scheme::None && spec.b.format.scheme == Scheme::None;
-    spec.acc == Acc::I32 && is_plain || finishes_in_f64(&GemmSpec { acc: Acc::F32, ..*spec })
-}
-
-/// Whether scales or zero points of `matrix` are applied within sums of `inner` products.
-pub(crate) fn varies(matrix: &Matrix, inner: u32) -> bool {
-    matrix.format.has_zero() || matrix.format.scheme != Scheme::None && matrix.format.block().1 < inner
-}
-
-/// The same of A's scales, which it has in any case once it is rounded.
+/// Whether scales of A change along k, which it has in any case once it is rounded.
 pub(crate) fn a_varies(spec: &GemmSpec) -> bool {
     is_rounded(spec) || varies(&spec.a, spec.k)
 }

@@ -9,21 +9,16 @@ use super::{
         byte_dots::Lift,
         byte_lanes::{self, byte_lanes},
         bytes::{self, Bytes},
-        columns::{self, Few, overlapped},
+        columns::{self, overlapped},
         dots::{SHARE, STEP},
         lanes::{Each, Later, SET},
         sets::{Meet, Rows, Sets, Turned},
     },
     product::{Item, Product},
+    side::varies,
     vnni::rows::ready,
-    vnni_few_rows::{ends_wide, varies},
 };
-use crate::{
-    kernel::{self, Disjoint},
-    memory::numbers_mut,
-    numbers::Real,
-    threads,
-};
+use crate::{kernel::Disjoint, memory::numbers_mut, numbers::Real, threads};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant, Variants,
     op::{Gemm, GemmProblem, GemmSpec},
@@ -66,16 +61,9 @@ impl Kernel<Gemm> for VnniFourBits {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let varies = varies(&p.b, p.k);
-                let groups = Groups::new(p);
-                let code = Few::new(p, SET, Sets::<_, $end>::new(p, varies, groups.bytes.share, groups));
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        let groups = Groups::new(p);
+        let sets = Sets::new(p, varies(&p.b, p.k), groups.bytes.share, groups);
+        Ok(columns::plan(self, device, p, variant, SET, sets))
     }
 }
 

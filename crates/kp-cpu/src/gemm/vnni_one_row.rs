@@ -8,25 +8,20 @@ use super::{
         byte_dots::{self, Lift},
         byte_row::{FLIPPED, LOOKED_UP, SHIFTED, byte_row},
         bytes::{self, Bytes, fold},
-        columns::{self, Codes, Dots, Few, Reading, Task, overlapped},
-        dots::{Columns, LIST, List, SHARE, STEP, SUMS, Shifts},
-        lists::Lists,
+        columns::{self, Codes, Dots, Reading, Task, overlapped},
+        dots::{SHARE, STEP, SUMS},
+        lists::{Columns, LIST, List, Lists},
     },
     product::{Item, Product},
-    vnni_few_rows::{ends_wide, varies},
+    side::varies,
 };
-use crate::{
-    act::Tail,
-    kernel::{self, Disjoint},
-    memory::numbers_mut,
-    threads,
-};
+use crate::{act::Tail, kernel::Disjoint, memory::numbers_mut, threads};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
     op::{Gemm, GemmProblem, GemmSpec},
     source_hash,
 };
-use std::{marker::PhantomData, sync::Arc};
+use std::sync::Arc;
 
 /// The kernel for one row of bytes by weights of four bits.
 pub(crate) struct VnniOneRow;
@@ -70,19 +65,12 @@ impl Kernel<Gemm> for VnniOneRow {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let order = if device.info().caps.read_places > 1 { Reading::Beside } else { Reading::InTurn };
-                let code = Few::new(p, 16, Row::<$end>::new(p, Reading::of(variant), order));
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        let row = Row::new(p, Reading::of(variant), Reading::fastest(&device.info().caps));
+        Ok(columns::plan(self, device, p, variant, 16, row))
     }
 }
 
-type Loop = unsafe fn(&Lift, usize, (&[i8], &[i32]), &Columns<'_>, &mut [f32]);
+type Loop = unsafe fn(&Lift, (&[i8], &[i32]), &Columns<'_>, &mut [f32]);
 
 /// Most columns that are read at once; of longer ones than this, in bytes, half as many, so that L1 has room for the next
 /// ones while these are read: what is asked for later than that comes too late.
@@ -90,17 +78,16 @@ const MOST: usize = 4;
 const LONG: usize = 4 << 10;
 
 /// The sums of a row.
-struct Row<E> {
+struct Row {
     spec: GemmSpec,
     bytes: Bytes,
     multiply: Loop,
     breadth: usize,
     /// In which memory likes to be read.
     order: Reading,
-    kind_of_end: PhantomData<E>,
 }
 
-impl<E> Row<E> {
+impl Row {
     fn new(spec: &GemmSpec, reading: Reading, order: Reading) -> Self {
         let breadth = match reading {
             Reading::InTurn => 1,
@@ -121,7 +108,7 @@ impl<E> Row<E> {
             _ if spec.b.format.has_zero() => loops!(SHIFTED),
             _ => loops!(FLIPPED),
         };
-        Self { spec: *spec, bytes: Bytes::of(spec), multiply, breadth, order, kind_of_end: PhantomData }
+        Self { spec: *spec, bytes: Bytes::of(spec), multiply, breadth, order }
     }
 
     /// Steps whose lists there is room for, and for what is read past them: fours, whose lists are whole vectors.
@@ -136,16 +123,14 @@ impl<E> Row<E> {
     }
 }
 
-impl<E: Tail> Dots for Row<E> {
-    type End = E;
-
+impl Dots for Row {
     fn a_bytes(&self) -> usize {
         let [codes, taken, scales] = self.lens();
         codes + 4 * (taken + scales).next_multiple_of(16)
     }
 
     fn work_bytes(&self) -> usize {
-        MOST * (size_of::<List>() + size_of::<Shifts>())
+        2 * MOST * size_of::<List>()
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
@@ -174,7 +159,7 @@ impl<E: Tail> Dots for Row<E> {
         });
     }
 
-    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], _: usize, work: &mut [u8]) {
+    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], _: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         if item.rows == 0 {
             return;
@@ -186,8 +171,8 @@ impl<E: Tail> Dots for Row<E> {
         let (row, taken) = (columns::numbers::<i8>(codes), columns::numbers::<i32>(taken));
         let row_scales = columns::numbers::<f32>(scales);
         let (scales, rest) = columns::take::<f32>(work, MOST * LIST);
-        let scales: &mut [List] = scales.as_chunks_mut().0;
-        let shifts: &mut [Shifts] = rest.as_chunks_mut().0;
+        let (zeros, _) = columns::take::<f32>(rest, MOST * LIST);
+        let (scales, zeros): (&mut [List], &mut [List]) = (scales.as_chunks_mut().0, zeros.as_chunks_mut().0);
         let (has_zero, varies) = (b.matrix.format.has_zero(), varies(&b.matrix, self.spec.k));
         sums[..columns.len()].fill(E::ZERO);
         for first in (0..self.bytes.steps()).step_by(self.near()) {
@@ -204,23 +189,24 @@ impl<E: Tail> Dots for Row<E> {
                 for (c, some) in some[..self.breadth].iter_mut().enumerate() {
                     *some = codes.column(place(c));
                     let scales = &mut scales[c][..shares.len()];
+                    if varies {
+                        lists.scales(place(c), scales);
+                    }
                     // SAFETY: `supports` asked for the features.
                     unsafe {
-                        if varies {
-                            lists.scales(place(c), scales);
-                        }
                         fold(of_row, varies, scales);
                         if has_zero {
-                            is_beyond[c] = lists.shifts(place(c), &mut shifts[c][..shares.len()]);
+                            is_beyond[c] =
+                                lists.shifts(place(c), &mut columns::bytes_mut(&mut zeros[c])[..shares.len()]);
                         }
                     }
                 }
                 let (ahead, far) = codes.ahead(self.order, o, self.breadth, false);
-                let some = Columns { codes: &some[..self.breadth], scales, zeros: &[], shifts, ahead, far };
+                let some = Columns { codes: &some[..self.breadth], share, scales, zeros, ahead, far };
                 let mut of_columns = [0.0; SUMS];
                 let of_a = (&row[steps.start * STEP..], &taken[steps.start * 16..]);
                 // SAFETY: as above.
-                unsafe { (self.multiply)(&self.bytes.lift, share, of_a, &some, &mut of_columns) };
+                unsafe { (self.multiply)(&self.bytes.lift, of_a, &some, &mut of_columns) };
                 for c in (0..self.breadth).filter(|&c| is_beyond[c]) {
                     let sum = |i: usize| {
                         let lanes = &taken[(shares.start + i) * share / 8..][..share / 8];

@@ -6,14 +6,10 @@
 use super::{
     few::codes::Set,
     finish::Panels,
-    vnni::{
-        pack::can_pack,
-        place::Way,
-        product::{ROWS, Tiles},
-    },
-    vnni_few_rows::{a_varies, ends_wide, supports, varies},
+    side::varies,
+    vnni::{self, pack::can_pack, place::Way, product::ROWS},
+    vnni_few_rows::{a_varies, supports},
 };
-use crate::kernel;
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gemm, GemmProblem, Order},
@@ -70,13 +66,6 @@ impl Kernel<Gemm> for VnniTiles {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        macro_rules! plan {
-            ($end:ty) => {{
-                let code = Tiles::<$end>::new(p, Set::Avx512);
-                // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
-                Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
-            }};
-        }
-        if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+        Ok(vnni::plan(self, device, p, variant, Set::Avx512))
     }
 }

@@ -6,6 +6,8 @@ mod amx_bf16;
 mod avx512_bf16;
 mod groups;
 mod packed;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use kp_hal::{KernelList, op::GroupedGemm};
 use packed::Packed;

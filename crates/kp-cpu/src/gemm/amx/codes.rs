@@ -82,12 +82,9 @@ impl Codes {
             if self.scaled {
                 let count = some.len().div_ceil(SHARE);
                 let lists = Lists::new(side, batch, first, SHARE);
-                // SAFETY: these are the features.
-                unsafe {
-                    lists.scales(o, &mut scales[..count]);
-                    if format.has_zero() {
-                        lists.zeros(o, &mut zeros[..count]);
-                    }
+                lists.scales(o, &mut scales[..count]);
+                if format.has_zero() {
+                    lists.zeros(o, &mut zeros[..count]);
                 }
                 scales[..count].iter_mut().for_each(|scale| *scale *= global);
                 // Past the last, no number of an earlier part, which may be none.

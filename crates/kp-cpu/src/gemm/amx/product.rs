@@ -25,28 +25,46 @@ use crate::{
     amx::{ROWS, Tiles},
     gemm::{
         few::columns::bytes_mut,
-        finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
-        product::{self, Item, Product, Summing, Sums},
-        side::Scaling,
+        finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
+        product::{Item, Product, Summing, Sums, ends_wide},
+        side::{Scaling, varies},
         tile::{GROUP, Wanted},
         vnni::pack::ask,
-        vnni_few_rows::varies,
     },
     kernel::{self, Disjoint, Output},
     memory::cut,
     threads::{self, Shares},
 };
 use kp_hal::{
-    DType, Launch, Queue, Result,
-    op::{Gemm, GemmArgs, GemmSpec, Matrix},
+    DType, Device, Kernel, Launch, Plan, Queue, Result, Variant,
+    op::{Gemm, GemmArgs, GemmProblem, GemmSpec, Matrix},
 };
-use std::{marker::PhantomData, ops::Range};
+use std::{marker::PhantomData, ops::Range, sync::Arc};
 
 /// Steps of k of a block of B: 32 KB of tiles.
 const DEEP: usize = 16;
 
 /// Blocks of B that a thread packs: one is multiplied by, the next is being made.
 const PACKED: usize = 2;
+
+/// The plan of `kernel` for `p`, for units that multiply what `holds` says.
+pub(crate) fn plan(
+    kernel: &dyn Kernel<Gemm>,
+    device: &Arc<dyn Device>,
+    p: &GemmProblem,
+    variant: Variant,
+    holds: Holds,
+    units: Units,
+) -> Plan<Gemm> {
+    macro_rules! plan {
+        ($end:ty) => {{
+            let code = ByTiles::<$end>::new(p, holds, units);
+            // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+            unsafe { kernel::plan(kernel, device, p, variant, code.scratch_bytes(), code) }
+        }};
+    }
+    if ends_wide(p) { plan!(f64) } else { plan!(f32) }
+}
 
 /// A product cut into tiles.
 pub(crate) struct ByTiles<E> {
@@ -151,19 +169,15 @@ impl<E: Tail> ByTiles<E> {
         self.a_bytes()[1] + block + bytes(sums, 4) + bytes(turned, 4) + bytes(ends, size_of::<E>())
     }
 
-    fn stage(&self) -> usize {
-        if is_staged(&self.spec) { self.spec.m as usize * self.spec.d_cols() as usize } else { 0 }
-    }
-
     pub(crate) fn scratch_bytes(&self) -> u64 {
-        let stage = (self.stage() * size_of::<E>()).next_multiple_of(64);
+        let stage = (stage_len(&self.spec) * size_of::<E>()).next_multiple_of(64);
         (self.a_bytes()[0] + threads::count() * self.work_bytes() + stage + codes_bytes(&self.spec)) as u64
     }
 
     /// The scratch of [`Self::item`], the stage, and the codes to transpose.
     pub(crate) fn scratch<'s>(&self, scratch: &'s mut [u8]) -> (&'s mut [u8], &'s mut [E], &'s mut [u8]) {
         let (scratch, mut rest) = scratch.split_at_mut(self.a_bytes()[0] + threads::count() * self.work_bytes());
-        let stage = cut::<E>(&mut rest, self.stage());
+        let stage = cut::<E>(&mut rest, stage_len(&self.spec));
         (scratch, stage, &mut rest[..codes_bytes(&self.spec)])
     }
 
@@ -441,15 +455,10 @@ impl<E: Tail> Launch<Gemm> for ByTiles<E> {
         // SAFETY: the arguments were checked, says the caller.
         let product = unsafe { Product::of(spec, args) };
         let (scratch, stage, codes) = self.scratch(kernel::own(queue).scratch());
-        for batch in 0..spec.batch as usize {
-            let item = product::item(spec, batch);
-            let waiting = (!stage.is_empty()).then(|| Disjoint::of(&mut *stage));
+        each_item(&product, stage, codes, |item, waiting| {
             // SAFETY: items have their own D.
             unsafe { self.item(&product, item, scratch, waiting) };
-            if is_staged(spec) {
-                store_staged(&product, batch, item.rows, stage, codes);
-            }
-        }
+        });
         Ok(())
     }
 }

@@ -8,6 +8,8 @@
 //! row. Integers of four bits become numbers by their place: under the exponent whose last digit is theirs, codes are digits
 //! of an f32, and what the exponent adds is subtracted along with the zero point.
 
+use super::lists::{Columns, List};
+use kp_hal::DType;
 use std::arch::x86_64::{
     __m256, __m256i, _MM_HINT_T0, _mm_add_ps, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch,
     _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_broadcast_ss, _mm256_castps_si256,
@@ -26,18 +28,8 @@ pub(crate) const STEP: usize = 64;
 pub(crate) const HEIGHTS: [usize; 3] = [1, 4, 8];
 pub(crate) const BREADTHS: [usize; 3] = [4, 2, 1];
 
-/// The most sums of a loop, and columns.
-pub(crate) const SUMS: usize = 8;
-pub(crate) const BROAD: usize = 4;
-
-/// Entries that a list has room for: one for each 16 elements of the most steps of a loop, and what is read past them.
-pub(crate) const LIST: usize = MOST_STEPS * STEP / 16 + 8;
-
-/// The most steps of a loop.
-pub(crate) const MOST_STEPS: usize = 96;
-
-/// Scales or zero points of a column.
-pub(crate) type List = [f32; LIST];
+/// The most sums of a loop.
+const SUMS: usize = 8;
 
 /// How stored codes become numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +48,22 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// That of `dtype`, if there is one.
+    pub(crate) fn of(dtype: DType) -> Option<Self> {
+        Some(match dtype {
+            DType::F32 => Self::F32,
+            DType::Bf16 => Self::Bf16,
+            DType::F16 => Self::F16,
+            DType::I8 => Self::I8,
+            DType::U8 => Self::U8,
+            DType::E4m3 => Self::E4m3,
+            DType::E5m2 => Self::E5m2,
+            DType::I4 | DType::U4 => Self::Digits,
+            DType::Nf4 | DType::E2m1 => Self::Table,
+            _ => return None,
+        })
+    }
+
     /// Bytes of a step.
     pub(crate) const fn step_bytes(self) -> usize {
         match self {
@@ -105,35 +113,22 @@ codes!(F32, Bf16, F16, I8, U8, E4m3, E5m2, Digits, Table);
 /// What codes of four bits stand for; of integers, what makes them unsigned: 8 or 0.
 pub(crate) type Values = [f32; 16];
 
-/// Columns of one length, from some step on.
-#[derive(Clone, Copy)]
-pub(crate) struct Columns<'a> {
-    /// Codes of each, up to the last one.
-    pub(crate) codes: [&'a [u8]; BROAD],
-    /// A scale and a zero point for each share; empty if there are none. Four bits always have both.
-    pub(crate) scales: &'a [List],
-    pub(crate) zeros: &'a [List],
-    /// How many bytes ahead memory is asked for.
-    pub(crate) ahead: usize,
-}
-
-/// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns; column by column. Lists have an entry for every
-/// `share` elements, 16, 32 or 64.
+/// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns; column by column. Those of four bits have scales;
+/// lists have an entry for every 16, 32 or 64 elements.
 ///
 /// # Panics
 /// If `a` or the lists do not cover the columns' steps.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn dots<T: Code, const R: usize, const C: usize>(
     values: &Values,
-    share: usize,
     a: &[f32],
     columns: &Columns<'_>,
     sums: &mut [f32],
 ) {
     if T::KIND.is_four_bits() || !columns.scales.is_empty() || !columns.zeros.is_empty() {
-        dots_of::<T, R, C, true>(values, share, a, columns, sums);
+        dots_of::<T, R, C, true>(values, a, columns, sums);
     } else {
-        dots_of::<T, R, C, false>(values, share, a, columns, sums);
+        dots_of::<T, R, C, false>(values, a, columns, sums);
     }
 }
 
@@ -142,21 +137,21 @@ pub(crate) fn dots<T: Code, const R: usize, const C: usize>(
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dots_of<T: Code, const R: usize, const C: usize, const LISTED: bool>(
     values: &Values,
-    share: usize,
     a: &[f32],
     columns: &Columns<'_>,
     sums: &mut [f32],
 ) {
-    const { assert!(R * C <= SUMS && C <= BROAD, "sums have registers") };
-    let &Columns { codes, scales, zeros, ahead } = columns;
+    const { assert!(R * C <= SUMS, "sums have registers") };
+    let &Columns { codes, share, scales, zeros, ahead, .. } = columns;
+    let codes: [&[u8]; C] = codes.try_into().expect("as many columns as the loop is for");
     let bytes = T::KIND.step_bytes();
     let steps = codes[0].len().div_ceil(bytes);
     let entries = STEP / share;
     let (scaled, shifted) = (LISTED && !scales.is_empty(), LISTED && !zeros.is_empty());
-    assert!(matches!(share, 16 | 32 | 64) && steps <= MOST_STEPS, "{steps} steps with entries for {share}");
-    assert!([scales, zeros].iter().all(|lists| lists.is_empty() || lists.len() >= C), "a list for each column");
-    assert!(!T::KIND.is_four_bits() || scaled && shifted, "four bits have lists");
-    assert!(codes[..C].iter().all(|some| some.len() == codes[0].len()), "columns of one length");
+    assert!(matches!(share, 16 | 32 | 64), "entries for {share}");
+    columns.check(steps * entries);
+    assert!(!T::KIND.is_four_bits() || scaled, "four bits have scales");
+    assert!(codes.iter().all(|some| some.len() == codes[0].len()), "columns of one length");
     assert!(a.len() >= steps * R * STEP, "{R} rows of {} numbers for {steps} steps", a.len());
     let table = Registers::new(T::KIND, values);
     let spread = spread(entries);
@@ -187,7 +182,9 @@ fn dots_of<T: Code, const R: usize, const C: usize, const LISTED: bool>(
             if T::KIND.is_four_bits() {
                 for c in 0..C {
                     scale[c] = _mm256_permutevar8x32_ps(_mm256_loadu_ps(entry(scales, c)), spread);
-                    zero[c] = _mm256_permutevar8x32_ps(_mm256_loadu_ps(entry(zeros, c)), spread);
+                    if shifted {
+                        zero[c] = _mm256_permutevar8x32_ps(_mm256_loadu_ps(entry(zeros, c)), spread);
+                    }
                 }
                 if R == 1 {
                     of_step = [[[_mm256_setzero_ps(); C]; R]; CHAINS];

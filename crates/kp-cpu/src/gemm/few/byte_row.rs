@@ -9,9 +9,8 @@
 
 use super::{
     byte_dots::Lift,
-    dots::{
-        BROAD_SHARE, Columns, Ends, LIST, SHARE, STEP, SUMS, Shifts, add_lanes, ask, ends, five_bits, shared, spread,
-    },
+    dots::{BROAD_SHARE, Ends, SHARE, STEP, SUMS, add_lanes, ask, ends, five_bits, shared, spread},
+    lists::{Columns, LIST, List},
 };
 use std::arch::x86_64::{
     __m512i, _mm_loadu_si128, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
@@ -27,8 +26,7 @@ pub(crate) const LOOKED_UP: u8 = 2;
 /// Bytes of a step of columns.
 const BYTES: usize = STEP / 2;
 
-/// Adds to `sums` the products of a row `a`, zeros past the end, with each of `C` columns, whose lists have an entry for every
-/// `share` elements. Of the row, `taken` has for each lane of a step − offset · the sum of its codes. Bits of `lift.flip` are
+/// Adds to `sums` the products of a row `a`, zeros past the end, with each of `C` columns. Of the row, `taken` has for each lane of a step − offset · the sum of its codes. Bits of `lift.flip` are
 /// turned around, and shifts added if codes are `SHIFTED`; or codes are looked up: see `HOW`.
 ///
 /// # Panics
@@ -37,17 +35,16 @@ const BYTES: usize = STEP / 2;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn byte_row<const HOW: u8, const C: usize>(
     lift: &Lift,
-    share: usize,
     (a, taken): (&[i8], &[i32]),
     columns: &Columns<'_>,
     sums: &mut [f32],
 ) {
-    let &Columns { codes, scales, shifts, ahead, mut far, .. } = columns;
+    let &Columns { codes, share, scales, zeros, ahead, mut far } = columns;
     let codes: &[&[u8]; C] = codes.try_into().expect("as many columns as the loop is for");
     let steps = codes[0].len().div_ceil(BYTES);
     let entries = STEP / share;
     columns.check(steps * entries);
-    assert!(scales.len() >= C && (HOW != SHIFTED || shifts.len() >= C), "lists of {C} columns");
+    assert!(scales.len() >= C && (HOW != SHIFTED || zeros.len() >= C), "lists of {C} columns");
     assert!(codes.iter().all(|some| some.len() == codes[0].len()), "columns of one length");
     assert!(a.len() >= steps * STEP && taken.len() >= steps * 16, "a row of {} codes for {steps} steps", a.len());
     // SAFETY: sixteen bytes, and 64.
@@ -83,7 +80,7 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
                 let codes = _mm512_loadu_si512(starts[c].cast());
                 let mut shift = _mm512_setzero_si512();
                 if HOW == SHIFTED {
-                    let place = shifts.as_ptr().cast::<u8>().wrapping_add(c * size_of::<Shifts>() + s * entries);
+                    let place = zeros.as_ptr().cast::<u8>().wrapping_add(c * size_of::<List>() + s * entries);
                     shift = _mm512_shuffle_epi8(_mm512_set1_epi64(place.cast::<i64>().read_unaligned()), each);
                 }
                 let mut sum = taken;

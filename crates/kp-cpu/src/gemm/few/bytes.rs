@@ -10,8 +10,8 @@ use crate::{
     gemm::{
         product::{Item, Product},
         rounded::{RUN, is_rounded, round},
-        side::Scaling,
-        vnni_few_rows::{a_varies, lift, supports, unit, varies},
+        side::{Scaling, varies},
+        vnni_few_rows::{a_varies, lift, supports, unit},
     },
     numbers::{self, Real},
     simd::has_avx512,
@@ -107,8 +107,7 @@ impl Bytes {
             codes = self::codes(product, item, row, inner.clone());
             if varies(&self.spec.a, self.spec.k) {
                 let lists = Lists::new(&product.a, item.row_batch, inner.start, self.share);
-                // SAFETY: as above.
-                unsafe { lists.scales(item.row + row, &mut scales[..STEP / self.share]) };
+                lists.scales(item.row + row, &mut scales[..STEP / self.share]);
             }
         }
         (codes, scales)

@@ -15,14 +15,13 @@ use crate::{
     gemm::{
         product::{Item, Product},
         rounded::{self, is_rounded},
-        side::Scaling,
-        vnni_few_rows::{a_varies, lift, unit, varies},
+        side::{Scaling, varies},
+        vnni_few_rows::{a_varies, lift, unit},
     },
     kernel::Disjoint,
     numbers, threads,
 };
 use kp_hal::{DType, op::GemmSpec};
-use std::marker::PhantomData;
 
 /// The loops for one height.
 type Whole = unsafe fn(&Lift, Rows<'_>, &[Column<'_>], (usize, Far), &mut [i32]);
@@ -56,7 +55,7 @@ enum Loops {
 }
 
 /// Sums of codes.
-pub(crate) struct Codes<E> {
+pub(crate) struct Codes {
     spec: GemmSpec,
     reading: Reading,
     breadths: [usize; 4],
@@ -67,10 +66,9 @@ pub(crate) struct Codes<E> {
     b_varies: bool,
     /// Whether scales of A's one row multiply those of columns, so that the loop has only these.
     folds: bool,
-    kind_of_end: PhantomData<E>,
 }
 
-impl<E> Codes<E> {
+impl Codes {
     pub(crate) fn new(spec: &GemmSpec, reading: Reading, set: Set) -> Self {
         let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
         let (a_varies, b_varies) = (a_varies(spec), varies(&spec.b, spec.k));
@@ -136,18 +134,7 @@ impl<E> Codes<E> {
             (Set::Plain, _, 4) => (half!(Four, plain_whole, plain_scaled), BREADTHS_AVX2),
             (Set::Plain, ..) => (half!(Eight, plain_whole, plain_scaled), BREADTHS_AVX2),
         };
-        Self {
-            spec: *spec,
-            reading,
-            breadths,
-            lift,
-            offset,
-            loops,
-            a_varies,
-            b_varies,
-            folds,
-            kind_of_end: PhantomData,
-        }
+        Self { spec: *spec, reading, breadths, lift, offset, loops, a_varies, b_varies, folds }
     }
 
     fn steps(&self) -> usize {
@@ -178,9 +165,7 @@ impl<E> Codes<E> {
     }
 }
 
-impl<E: Tail> Dots for Codes<E> {
-    type End = E;
-
+impl Dots for Codes {
     fn a_bytes(&self) -> usize {
         let [codes, lanes, scales, sums] = self.a_lens(HEIGHTS[columns::height((self.spec.m as usize).max(1))]);
         codes + 4 * (lanes + scales) + (4 * sums).next_multiple_of(64)
@@ -237,7 +222,7 @@ impl<E: Tail> Dots for Codes<E> {
             if self.a_varies {
                 if row < item.rows && !is_rounded(&self.spec) {
                     let lists = Lists::new(&product.a, item.row_batch, inner.start, SHARE);
-                    lists.scales_anywhere(item.row + row, &mut list);
+                    lists.scales(item.row + row, &mut list);
                 }
                 // SAFETY: as above.
                 let scales = unsafe { scales.part(i * each..(i + 1) * each) };
@@ -248,7 +233,7 @@ impl<E: Tail> Dots for Codes<E> {
         });
     }
 
-    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
+    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k, count) = (&product.b, self.spec.k as usize, self.lanes());
         let has_zero = b.matrix.format.has_zero();
@@ -321,11 +306,11 @@ impl<E: Tail> Dots for Codes<E> {
                     // Past the last column, that one again.
                     let o = (o + c).min(columns.end - 1);
                     if self.b_varies {
-                        from.scales_anywhere(o, &mut scales[..shares]);
+                        from.scales(o, &mut scales[..shares]);
                     }
                     fold_anywhere(folded, self.b_varies, &mut scales[..shares]);
                     if has_zero {
-                        from.zeros_anywhere(o, &mut zeros[..shares]);
+                        from.zeros(o, &mut zeros[..shares]);
                         zeros[..shares].iter_mut().for_each(|zero| *zero += self.offset as f32);
                     }
                     let codes = of_columns.column(o);

@@ -5,8 +5,8 @@ use super::far::Far;
 use crate::{
     act::Tail,
     gemm::{
-        finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
-        product::{self, Item, Product, Summing, Sums},
+        finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
+        product::{Item, Product, Summing, Sums, ends_wide},
         side::Side,
     },
     kernel::{self, Disjoint, Output},
@@ -15,12 +15,16 @@ use crate::{
     threads,
 };
 use kp_hal::{
-    Caps, DType, Launch, Nanos, Queue, Result, Unsupported, Variant, Variants,
-    op::{GemmArgs, GemmProblem, GemmSpec, Order, Repro},
+    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Unsupported, Variant, Variants,
+    op::{Gemm, GemmArgs, GemmProblem, GemmSpec, Order, Repro},
 };
 use std::{
+    marker::PhantomData,
     ops::Range,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 /// Most rows: what registers hold the sums of.
@@ -82,9 +86,14 @@ impl Reading {
 
     pub(crate) const VARIANTS: Variants = Variants::first(2);
 
+    /// The one in which memory is fastest.
+    pub(crate) fn fastest(caps: &Caps) -> Self {
+        if caps.read_places > 1 { Self::Beside } else { Self::InTurn }
+    }
+
     /// Which share of memory's rate loops reach that read so.
     pub(crate) fn share(self, caps: &Caps) -> f64 {
-        if (self == Self::Beside) == (caps.read_places > 1) { 0.9 } else { 0.85 }
+        if self == Self::fastest(caps) { 0.9 } else { 0.85 }
     }
 }
 
@@ -107,9 +116,6 @@ const AHEAD_IN_TURN: usize = 8 << 10;
 
 /// A way to compute the sums.
 pub(crate) trait Dots: Send + Sync + 'static {
-    /// What sums become.
-    type End: Tail;
-
     /// Bytes of A made ready, for as many rows as the problem has.
     fn a_bytes(&self) -> usize;
 
@@ -120,7 +126,7 @@ pub(crate) trait Dots: Send + Sync + 'static {
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]);
 
     /// Writes the sums of row r and column `columns.start + j`, scales applied, to `sums[r * ld + j]`.
-    fn sums(&self, task: Task<'_, '_>, sums: &mut [Self::End], ld: usize, work: &mut [u8]);
+    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]);
 }
 
 /// Some columns of an item.
@@ -132,26 +138,54 @@ pub(crate) struct Task<'t, 'p> {
     pub(crate) a: &'t [u8],
 }
 
-/// A product of few rows.
-pub(crate) struct Few<D> {
+/// The plan of `kernel` for `p`, whose sums `dots` make: in tasks whose columns begin at multiples of `unit`, which divides
+/// [`WIDE`].
+pub(crate) fn plan<D: Dots>(
+    kernel: &dyn Kernel<Gemm>,
+    device: &Arc<dyn Device>,
+    p: &GemmProblem,
+    variant: Variant,
+    unit: usize,
+    dots: D,
+) -> Plan<Gemm> {
+    if ends_wide(p) {
+        Few::<D, f64>::new(p, unit, dots).plan(kernel, device, p, variant)
+    } else {
+        Few::<D, f32>::new(p, unit, dots).plan(kernel, device, p, variant)
+    }
+}
+
+/// A product of few rows, whose sums become `E`.
+struct Few<D, E> {
     spec: GemmSpec,
     panels: Panels,
     summing: Summing,
     dots: D,
+    end: PhantomData<E>,
 }
 
 /// Most columns of a panel: some hundred kilobytes in a row are read nearly as fast as all of B, and threads that
 /// finish early find more.
 pub(crate) const WIDE: usize = 256;
 
-impl<D: Dots> Few<D> {
-    /// Of tasks whose columns begin at multiples of `unit`, which divides [`WIDE`].
-    pub(crate) fn new(spec: &GemmSpec, unit: usize, dots: D) -> Self {
+impl<D: Dots, E: Tail> Few<D, E> {
+    fn new(spec: &GemmSpec, unit: usize, dots: D) -> Self {
         let width = (spec.n as usize / (8 * threads::count())).next_multiple_of(unit).clamp(unit, WIDE);
         // Scales are applied by whoever makes the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
-        Self { spec: *spec, panels: Panels::of(spec, width), summing, dots }
+        Self { spec: *spec, panels: Panels::of(spec, width), summing, dots, end: PhantomData }
+    }
+
+    fn plan(
+        self,
+        kernel: &dyn Kernel<Gemm>,
+        device: &Arc<dyn Device>,
+        p: &GemmProblem,
+        variant: Variant,
+    ) -> Plan<Gemm> {
+        // SAFETY: loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+        unsafe { kernel::plan(kernel, device, p, variant, self.scratch_bytes(), self) }
     }
 
     /// Columns of a task.
@@ -163,16 +197,12 @@ impl<D: Dots> Few<D> {
         self.spec.m as usize * self.ld() + finish_len(self.ld())
     }
 
-    fn stage(&self) -> usize {
-        if is_staged(&self.spec) { self.spec.m as usize * self.spec.d_cols() as usize } else { 0 }
-    }
-
-    pub(crate) fn scratch_bytes(&self) -> u64 {
+    fn scratch_bytes(&self) -> u64 {
         let threads = threads::count();
-        let ends = |len: usize| (len * size_of::<D::End>()).next_multiple_of(64);
+        let ends = |len: usize| (len * size_of::<E>()).next_multiple_of(64);
         let a = self.dots.a_bytes().next_multiple_of(64);
         let work = threads * self.dots.work_bytes().next_multiple_of(64);
-        (a + work + ends(threads * self.ends()) + ends(self.stage()) + codes_bytes(&self.spec)) as u64
+        (a + work + ends(threads * self.ends()) + ends(stage_len(&self.spec)) + codes_bytes(&self.spec)) as u64
     }
 
     /// Computes an item; sums that must wait for their rows go to `stage`.
@@ -184,8 +214,8 @@ impl<D: Dots> Few<D> {
         product: &Product<'_>,
         item: Item,
         a: &mut [u8],
-        (work, ends): (Output<'_>, Disjoint<'_, D::End>),
-        stage: Option<Disjoint<'_, D::End>>,
+        (work, ends): (Output<'_>, Disjoint<'_, E>),
+        stage: Option<Disjoint<'_, E>>,
     ) {
         // Of no rows there are no sums, where the panels of a unit would have their places.
         if item.rows == 0 {
@@ -222,7 +252,7 @@ impl<D: Dots> Few<D> {
     }
 }
 
-impl<D: Dots> Launch<kp_hal::op::Gemm> for Few<D> {
+impl<D: Dots, E: Tail> Launch<Gemm> for Few<D, E> {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
         let spec = &self.spec;
         // SAFETY: the arguments were checked, says the caller.
@@ -230,19 +260,14 @@ impl<D: Dots> Launch<kp_hal::op::Gemm> for Few<D> {
         let threads = threads::count();
         let (a, rest) = kernel::own(queue).scratch().split_at_mut(self.dots.a_bytes().next_multiple_of(64));
         let (work, mut rest) = rest.split_at_mut(threads * self.dots.work_bytes().next_multiple_of(64));
-        let ends = Disjoint::of(cut::<D::End>(&mut rest, threads * self.ends()));
-        let stage = cut::<D::End>(&mut rest, self.stage());
+        let ends = Disjoint::of(cut::<E>(&mut rest, threads * self.ends()));
+        let stage = cut::<E>(&mut rest, stage_len(spec));
         let codes = &mut rest[..codes_bytes(spec)];
         let work = Output::of(work);
-        for batch in 0..spec.batch as usize {
-            let item = product::item(spec, batch);
-            let waiting = (!stage.is_empty()).then(|| Disjoint::of(&mut *stage));
+        each_item(&product, stage, codes, |item, waiting| {
             // SAFETY: items have their own D.
             unsafe { self.item(&product, item, a, (work, ends), waiting) };
-            if is_staged(spec) {
-                store_staged(&product, batch, item.rows, stage, codes);
-            }
-        }
+        });
         Ok(())
     }
 }

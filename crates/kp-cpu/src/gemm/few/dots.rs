@@ -8,7 +8,12 @@
 //! register of sixteen makes sixteen of them, and since every lane then holds eight neighbours, scales multiply sums
 //! of eight rather than elements.
 
-use super::far::Far;
+use super::{
+    columns::sixteen,
+    lists::{Columns, LIST, List},
+};
+use crate::numbers;
+use kp_hal::{DType, op::Format};
 use std::arch::x86_64::{
     __m512, __m512i, _MM_HINT_T0, _mm_loadu_ps, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_ps, _mm256_loadu_si256,
     _mm512_add_epi8, _mm512_add_ps, _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps128_ps512,
@@ -31,9 +36,6 @@ pub(crate) const SHARE: usize = 16;
 /// Twice as many, which most 4-bit formats have: half as long a list.
 pub(crate) const BROAD_SHARE: usize = 32;
 
-/// Entries that are read past the end of a list of broad shares.
-const PAST: usize = STEP / BROAD_SHARE;
-
 /// How stored codes become numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -49,6 +51,20 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// That of `dtype`, if there is one.
+    pub(crate) fn of(dtype: DType) -> Option<Self> {
+        Some(match dtype {
+            DType::F32 => Self::F32,
+            DType::Bf16 => Self::Bf16,
+            DType::F16 => Self::F16,
+            DType::I8 => Self::I8,
+            DType::U8 => Self::U8,
+            DType::E4m3 | DType::E5m2 => Self::Bytes,
+            DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1 => Self::Nibbles,
+            _ => return None,
+        })
+    }
+
     /// Bytes of a step.
     pub(crate) const fn step_bytes(self) -> usize {
         match self {
@@ -100,9 +116,35 @@ codes!(F32, Bf16, F16, I8, U8, Bytes, Nibbles);
 pub(crate) struct Table(pub(crate) [[u8; 64]; 4]);
 
 impl Table {
+    /// What the codes of `format`, of that kind, are looked up in.
+    pub(crate) fn of(kind: Kind, format: Format) -> Self {
+        let dtype = format.dtype;
+        let mut table = Self([[0; 64]; 4]);
+        match kind {
+            Kind::Nibbles if format.has_zero() => return Self::shifted(dtype == DType::I4),
+            Kind::Nibbles => {
+                for (bytes, value) in table.0[0].chunks_exact_mut(4).zip(sixteen(dtype)) {
+                    bytes.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+            Kind::Bytes => {
+                let codes: [u8; 128] = std::array::from_fn(|i| i as u8);
+                let mut values = [0.0_f32; 128];
+                numbers::read(dtype, &codes, 0, &mut values);
+                for (i, value) in values.into_iter().enumerate() {
+                    // Exact: they have fewer bits than a bf16.
+                    let [.., low, high] = value.to_le_bytes();
+                    (table.0[i / 64][i % 64], table.0[2 + i / 64][i % 64]) = (low, high);
+                }
+            }
+            _ => {}
+        }
+        table
+    }
+
     /// For four bits, signed or not, with zero points: a code made unsigned, and 16 less the zero point, add up to five bits,
     /// and these are looked up. So four zero points are subtracted by one addition of bytes.
-    pub(crate) fn shifted(is_signed: bool) -> Self {
+    fn shifted(is_signed: bool) -> Self {
         let mut table = Self([[0; 64]; 4]);
         let [low, high, inverted, _] = &mut table.0;
         for (i, bytes) in low.as_chunks_mut().0.iter_mut().chain(high.as_chunks_mut().0).enumerate() {
@@ -128,69 +170,25 @@ impl Table {
 /// The shift of a zero point that is zero; the others are less.
 pub(crate) const MOST_SHIFT: u8 = 16;
 
-/// Entries that a list has room for.
-pub(crate) const LIST: usize = 720;
-
-/// Scales or zero points of a column, one for each share, and what is read past them.
-pub(crate) type List = [f32; LIST];
-
-/// Bytes in the same room.
-pub(crate) type Shifts = [u8; size_of::<List>()];
-
-/// Columns of one length, from some step on. Their lists lie one after the other, so that loops need no pointer to each:
-/// reading these again in every step made a row by four bits with zero points take a fifth longer.
-#[derive(Clone, Copy)]
-pub(crate) struct Columns<'a> {
-    /// Codes of each, up to the last one.
-    pub(crate) codes: &'a [&'a [u8]],
-    /// A scale for each share; empty if there are none.
-    pub(crate) scales: &'a [List],
-    /// Zero points alike; not of four bits.
-    pub(crate) zeros: &'a [List],
-    /// Of four bits: what [`Table::shifted`] wants of each share.
-    pub(crate) shifts: &'a [Shifts],
-    /// How many bytes ahead memory is asked for, and what is read later still.
-    pub(crate) ahead: usize,
-    pub(crate) far: Far,
-}
-
-impl Columns<'_> {
-    /// Asserts that there are lists of `entries` for each column, if there are any.
-    #[inline]
-    pub(super) fn check(&self, entries: usize) {
-        let Self { codes, scales, zeros, shifts, .. } = self;
-        for lists in [scales.len(), zeros.len(), shifts.len()] {
-            assert!(lists == 0 || lists >= codes.len(), "{lists} lists for {} columns", codes.len());
-        }
-        assert!(entries + PAST <= LIST, "{entries} entries in lists of {LIST}");
-    }
-}
-
 /// Adds to `sums` the products of a row `a`, zeros past the end, with each of `C` columns. Those of four bits have scales;
-/// lists have an entry for every `share` elements, [`SHARE`] unless they are four bits.
+/// lists have an entry for every [`SHARE`] elements, unless they are four bits.
 ///
 /// # Panics
 /// If `a` or the lists do not cover the columns' steps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn dots<T: Code, const C: usize>(
-    table: &Table,
-    share: usize,
-    a: &[f32],
-    columns: &Columns<'_>,
-    sums: &mut [f32],
-) {
+pub(crate) fn dots<T: Code, const C: usize>(table: &Table, a: &[f32], columns: &Columns<'_>, sums: &mut [f32]) {
     // There is so little else to do that questions show: bytes are read at three quarters of the rate with them, and where
     // four bits have two ways in one loop, the compiler shifts all codes before it asks which to take, and has no registers
     // for them.
     let has_lists = match T::KIND {
         Kind::F32 | Kind::Bf16 | Kind::F16 => false,
         Kind::I8 | Kind::U8 | Kind::Bytes => !columns.scales.is_empty() || !columns.zeros.is_empty(),
-        Kind::Nibbles => !columns.shifts.is_empty(),
+        Kind::Nibbles => !columns.zeros.is_empty(),
     };
     if has_lists {
-        dots_of::<T, C, true>(table, share, a, columns, sums);
+        dots_of::<T, C, true>(table, a, columns, sums);
     } else {
-        dots_of::<T, C, false>(table, share, a, columns, sums);
+        dots_of::<T, C, false>(table, a, columns, sums);
     }
 }
 
@@ -200,12 +198,11 @@ pub(crate) fn dots<T: Code, const C: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 fn dots_of<T: Code, const C: usize, const LISTED: bool>(
     table: &Table,
-    share: usize,
     a: &[f32],
     columns: &Columns<'_>,
     sums: &mut [f32],
 ) {
-    let &Columns { codes, scales, zeros, shifts, ahead, .. } = columns;
+    let &Columns { codes, share, scales, zeros, ahead, .. } = columns;
     let codes: &[&[u8]; C] = codes.try_into().expect("as many columns as the loop is for");
     let bytes = T::KIND.step_bytes();
     let steps = codes[0].len().div_ceil(bytes);
@@ -277,7 +274,7 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
             if LISTED {
                 let mut five = [[_mm512_setzero_si512(); C]; 2];
                 for c in 0..C {
-                    let shift = shifts.as_ptr().cast::<u8>().wrapping_add(c * size_of::<Shifts>() + s * entries);
+                    let shift = zeros.as_ptr().cast::<u8>().wrapping_add(c * size_of::<List>() + s * entries);
                     let shift = _mm512_set1_epi64(shift.cast::<i64>().read_unaligned());
                     let shift = _mm512_permutexvar_epi8(spread_bytes, shift);
                     let codes = _mm512_loadu_si512(starts[c].cast());

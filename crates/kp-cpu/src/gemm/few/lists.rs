@@ -1,6 +1,9 @@
-//! Scales and zero points of part of an outer row as numbers, one for each so many inner elements.
+//! Scales and zero points of part of an outer row as numbers, one for each so many inner elements, and columns that have them.
 
-use super::dots::{MOST_SHIFT, SHARE};
+use super::{
+    dots::{MOST_SHIFT, SHARE, STEP},
+    far::Far,
+};
 use crate::{gemm::side::Side, numbers, simd::has_avx512};
 use kp_hal::{
     DType,
@@ -19,6 +22,44 @@ use std::arch::x86_64::{
 /// Whether lists can tell the scales of `matrix`, of `inner` elements a row, that change along them.
 pub(crate) fn can_list(matrix: &Matrix, inner: u32) -> bool {
     (matrix.format.block().1 as usize).is_multiple_of(SHARE) && (inner as usize).is_multiple_of(SHARE)
+}
+
+/// Entries that a list has room for.
+pub(crate) const LIST: usize = 720;
+
+/// Entries that are read past the last.
+const PAST: usize = STEP / SHARE;
+
+/// Scales or zero points of a column, one for each share, and what is read past them.
+pub(crate) type List = [f32; LIST];
+
+/// Columns of one length, from some step on. Their lists lie one after the other, so that loops need no pointer to each:
+/// reading these again in every step made a row by four bits with zero points take a fifth longer.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns<'a> {
+    /// Codes of each, up to the last one.
+    pub(crate) codes: &'a [&'a [u8]],
+    /// Elements that share an entry of the lists.
+    pub(crate) share: usize,
+    /// A scale for each share; empty if there are none.
+    pub(crate) scales: &'a [List],
+    /// Zero points alike; for loops that look four bits up, the bytes of [`Lists::shifts`] in the same room.
+    pub(crate) zeros: &'a [List],
+    /// How many bytes ahead memory is asked for, and what is read later still.
+    pub(crate) ahead: usize,
+    pub(crate) far: Far,
+}
+
+impl Columns<'_> {
+    /// Asserts that there are lists of `entries` for each column, if there are any.
+    #[inline]
+    pub(super) fn check(&self, entries: usize) {
+        let Self { codes, scales, zeros, .. } = self;
+        for lists in [scales.len(), zeros.len()] {
+            assert!(lists == 0 || lists >= codes.len(), "{lists} lists for {} columns", codes.len());
+        }
+        assert!(entries + PAST <= LIST, "{entries} entries in lists of {LIST}");
+    }
 }
 
 /// What lists of a side's outer rows from some inner element on have in common: found once, since a row is soon read.
@@ -56,50 +97,14 @@ impl<'s, 'a> Lists<'s, 'a> {
     }
 
     /// The scales, without the global one, of outer row `o`; 1 past the end.
-    ///
-    /// # Safety
-    /// The processor has AVX-512 F, BW and VL.
-    pub(crate) unsafe fn scales(&self, o: usize, out: &mut [f32]) {
-        // SAFETY: the caller's promise.
-        let read = |dtype, src: &[u8], at, out: &mut [f32]| unsafe { read(dtype, src, at, out) };
-        // SAFETY: as above.
-        let spread = |out: &mut [f32], first, times| unsafe { spread(out, first, times) };
-        self.list(self.scale_codes(), o, 1.0, out, read, spread);
+    pub(crate) fn scales(&self, o: usize, out: &mut [f32]) {
+        let dtype = self.side.matrix.format.scale_dtype().expect("it has scales");
+        self.list((dtype, self.side.scales), o, 1.0, out);
     }
 
     /// The zero points alike; 0 past the end.
-    ///
-    /// # Safety
-    /// The processor has AVX-512 F, BW and VL.
-    pub(crate) unsafe fn zeros(&self, o: usize, out: &mut [f32]) {
-        // SAFETY: the caller's promise.
-        let read = |dtype, src: &[u8], at, out: &mut [f32]| unsafe { read(dtype, src, at, out) };
-        // SAFETY: as above.
-        let spread = |out: &mut [f32], first, times| unsafe { spread(out, first, times) };
-        self.list((DType::U8, self.side.zeros), o, 0.0, out, read, spread);
-    }
-
-    /// The scales as [`Self::scales`] gives them, on any processor.
-    pub(crate) fn scales_anywhere(&self, o: usize, out: &mut [f32]) {
-        if has_avx512() {
-            // SAFETY: it was just asked for.
-            return unsafe { self.scales(o, out) };
-        }
-        self.list(self.scale_codes(), o, 1.0, out, numbers::read, spread_anywhere);
-    }
-
-    /// The zero points alike.
-    pub(crate) fn zeros_anywhere(&self, o: usize, out: &mut [f32]) {
-        if has_avx512() {
-            // SAFETY: as above.
-            return unsafe { self.zeros(o, out) };
-        }
-        self.list((DType::U8, self.side.zeros), o, 0.0, out, numbers::read, spread_anywhere);
-    }
-
-    fn scale_codes(&self) -> (DType, &'a [u8]) {
-        let dtype = self.side.matrix.format.scale_dtype().expect("it has scales");
-        (dtype, self.side.scales)
+    pub(crate) fn zeros(&self, o: usize, out: &mut [f32]) {
+        self.list((DType::U8, self.side.zeros), o, 0.0, out);
     }
 
     /// What loops over four bits want of the zero points of outer row `o`: [`MOST_SHIFT`] less each, or 0. Answers whether
@@ -161,17 +166,9 @@ impl<'s, 'a> Lists<'s, 'a> {
         self.batch + format.scale_index(block, (self.side.outer, self.side.inner)) as usize
     }
 
-    /// Scales or zero points, whose codes `read` makes numbers and `spread` gives their places.
+    /// Scales or zero points; `past` the end.
     #[inline(always)]
-    fn list(
-        &self,
-        (dtype, src): (DType, &[u8]),
-        o: usize,
-        past: f32,
-        out: &mut [f32],
-        read: impl Fn(DType, &[u8], usize, &mut [f32]),
-        spread: impl Fn(&mut [f32], usize, usize),
-    ) {
+    fn list(&self, (dtype, src): (DType, &[u8]), o: usize, past: f32, out: &mut [f32]) {
         let (out, rest) = out.split_at_mut(self.there.min(out.len()));
         rest.fill(past);
         if out.is_empty() {
@@ -180,14 +177,14 @@ impl<'s, 'a> Lists<'s, 'a> {
         let blocks = self.blocks(out.len());
         let numbers = &mut out[..blocks];
         if let Some(each) = self.each {
-            read(dtype, src, self.batch + o * each + self.block, numbers);
+            read_anywhere(dtype, src, self.batch + o * each + self.block, numbers);
         } else {
             for (block, number) in numbers.iter_mut().enumerate() {
                 *number = numbers::get(dtype, src, self.place(o, block));
             }
         }
         if self.times > 1 {
-            spread(out, self.before, self.times);
+            spread_anywhere(out, self.before, self.times);
         }
     }
 }
@@ -201,6 +198,12 @@ fn unsigned(side: &Side<'_>) -> u8 {
 const AHEAD: usize = 2048;
 
 /// Element `start` of `src` and those after it.
+fn read_anywhere(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
+    // SAFETY: it was just asked for.
+    if has_avx512() { unsafe { read(dtype, src, start, out) } } else { numbers::read(dtype, src, start, out) }
+}
+
+/// The same with AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn read(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
     let size = dtype.bits() as usize / 8;
@@ -294,6 +297,41 @@ unsafe fn sixteen(dtype: DType, codes: *const u8) -> __m512 {
 }
 
 /// Gives each of the numbers at the front of `out` its `times` places, the first of them without the `first` that are earlier.
+fn spread_anywhere(out: &mut [f32], first: usize, times: usize) {
+    if has_avx512() {
+        // SAFETY: it was just asked for.
+        return unsafe { spread(out, first, times) };
+    }
+    let earlier = first % times;
+    match (earlier, times) {
+        (0, 2) => return spread_by::<2>(out),
+        (0, 4) => return spread_by::<4>(out),
+        (0, 8) => return spread_by::<8>(out),
+        _ => {}
+    }
+    let mut end = out.len();
+    // From the back, so that no number is overwritten before it has been read.
+    for block in (0..(earlier + end).div_ceil(times)).rev() {
+        let start = (block * times).saturating_sub(earlier);
+        let number = out[block];
+        out[start..end].fill(number);
+        end = start;
+    }
+}
+
+/// The same of so many times, the usual ones: questions about lengths would be most of the work.
+fn spread_by<const TIMES: usize>(out: &mut [f32]) {
+    let blocks = out.len() / TIMES;
+    if let Some(&last) = out.get(blocks) {
+        out[blocks * TIMES..].fill(last);
+    }
+    for block in (0..blocks).rev() {
+        let number = out[block];
+        out[block * TIMES..][..TIMES].copy_from_slice(&[number; TIMES]);
+    }
+}
+
+/// The same with AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn spread(out: &mut [f32], first: usize, times: usize) {
     let from = |i: usize| (first + i) / times - first / times;
@@ -323,37 +361,6 @@ fn spread(out: &mut [f32], first: usize, times: usize) {
     }
     for i in (0..end).rev() {
         out[i] = out[from(i)];
-    }
-}
-
-/// The same on any processor.
-fn spread_anywhere(out: &mut [f32], first: usize, times: usize) {
-    let earlier = first % times;
-    match (earlier, times) {
-        (0, 2) => return spread_by::<2>(out),
-        (0, 4) => return spread_by::<4>(out),
-        (0, 8) => return spread_by::<8>(out),
-        _ => {}
-    }
-    let mut end = out.len();
-    // From the back, so that no number is overwritten before it has been read.
-    for block in (0..(earlier + end).div_ceil(times)).rev() {
-        let start = (block * times).saturating_sub(earlier);
-        let number = out[block];
-        out[start..end].fill(number);
-        end = start;
-    }
-}
-
-/// The same of so many times, the usual ones: questions about lengths would be most of the work.
-fn spread_by<const TIMES: usize>(out: &mut [f32]) {
-    let blocks = out.len() / TIMES;
-    if let Some(&last) = out.get(blocks) {
-        out[blocks * TIMES..].fill(last);
-    }
-    for block in (0..blocks).rev() {
-        let number = out[block];
-        out[block * TIMES..][..TIMES].copy_from_slice(&[number; TIMES]);
     }
 }
 

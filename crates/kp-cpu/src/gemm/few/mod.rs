@@ -13,6 +13,7 @@ pub(crate) mod dots;
 pub(crate) mod far;
 pub(crate) mod lanes;
 pub(crate) mod lists;
+pub(crate) mod numbers;
 pub(crate) mod pairs;
 pub(crate) mod panels;
 pub(crate) mod sets;

@@ -24,7 +24,7 @@ use crate::{
     numbers::Real,
 };
 use kp_hal::op::GemmSpec;
-use std::{marker::PhantomData, ops::Range};
+use std::ops::Range;
 
 /// Rows in groups of one height, the last filled up with zeros.
 #[derive(Clone, Copy)]
@@ -89,7 +89,7 @@ pub(crate) trait Meet: Send + Sync + 'static {
 }
 
 /// Sums of sets of columns.
-pub(crate) struct Sets<M, E> {
+pub(crate) struct Sets<M> {
     spec: GemmSpec,
     rows: Rows,
     meet: M,
@@ -97,12 +97,11 @@ pub(crate) struct Sets<M, E> {
     varies: bool,
     /// Elements that share an entry of the lists.
     share: usize,
-    kind_of_end: PhantomData<E>,
 }
 
-impl<M: Meet, E> Sets<M, E> {
+impl<M: Meet> Sets<M> {
     pub(crate) fn new(spec: &GemmSpec, varies: bool, share: usize, meet: M) -> Self {
-        Self { spec: *spec, rows: Rows::of(spec.m as usize), meet, varies, share, kind_of_end: PhantomData }
+        Self { spec: *spec, rows: Rows::of(spec.m as usize), meet, varies, share }
     }
 
     fn steps(&self) -> usize {
@@ -121,9 +120,7 @@ impl<M: Meet, E> Sets<M, E> {
     }
 }
 
-impl<M: Meet, E: Tail> Dots for Sets<M, E> {
-    type End = E;
-
+impl<M: Meet> Dots for Sets<M> {
     fn a_bytes(&self) -> usize {
         self.meet.bytes()
     }
@@ -138,7 +135,7 @@ impl<M: Meet, E: Tail> Dots for Sets<M, E> {
         self.meet.prepare(product, item, a);
     }
 
-    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
+    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k, all_steps) = (&product.b, self.spec.k as usize, self.steps());
         let Rows { height, groups } = self.rows;

@@ -7,18 +7,21 @@
 //! In one loop with the conversion, whose questions the compiler answers between multiply-adds, sums leave their registers:
 //! that took twice as long.
 
-use super::dots::{Code, Columns, Ends, LIST, List, STEP, SUMS, Table, add_lanes, ask, ends, shared, spread, vector};
+use super::{
+    dots::{Code, Ends, STEP, SUMS, Table, add_lanes, ask, ends, shared, spread, vector},
+    lists::{Columns, LIST, List},
+};
 use std::arch::x86_64::{
     _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mul_ps, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_sub_ps,
 };
 
-/// Makes numbers of the codes of column `c`, scaled as its lists say, which have an entry for every `share` elements.
+/// Makes numbers of the codes of column `c`, scaled as its lists say.
 ///
 /// # Panics
 /// If the column has more steps than `out` or the lists.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn unpack<T: Code>(table: &Table, share: usize, columns: &Columns<'_>, c: usize, out: &mut [f32]) {
-    let &Columns { codes, scales, zeros, ahead, .. } = columns;
+pub(crate) fn unpack<T: Code>(table: &Table, columns: &Columns<'_>, c: usize, out: &mut [f32]) {
+    let &Columns { codes, share, scales, zeros, ahead, .. } = columns;
     let codes = codes[c];
     let (bytes, entries) = (T::KIND.step_bytes(), STEP / share);
     let (scaled, shifted) = (!scales.is_empty(), !zeros.is_empty());
@@ -60,22 +63,16 @@ pub(crate) fn unpack<T: Code>(table: &Table, share: usize, columns: &Columns<'_>
     }
 }
 
-/// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns `numbers`, `ld` apart; column by column. Asks
-/// for what lies `ahead` bytes behind them.
+/// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns of `numbers`; column by column. Asks for what lies
+/// `ahead` bytes behind them.
 ///
 /// # Panics
-/// If there are fewer numbers than rows have steps.
+/// If there are fewer columns, or fewer numbers than rows have steps.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn multiply<const R: usize, const C: usize>(
-    a: &[f32],
-    numbers: &[f32],
-    ld: usize,
-    ahead: usize,
-    sums: &mut [f32],
-) {
+pub(crate) fn multiply<const R: usize, const C: usize>(a: &[f32], numbers: &[&[f32]], ahead: usize, sums: &mut [f32]) {
     let steps = a.len() / (R * STEP);
-    let numbers = &numbers[..(C - 1) * ld + steps * STEP];
+    let numbers: [&[f32]; C] = std::array::from_fn(|c| &numbers[c][..steps * STEP]);
     let mut totals = [[_mm512_setzero_ps(); C]; R];
     for s in 0..steps {
         for j in 0..STEP / 16 {
@@ -83,7 +80,7 @@ pub(crate) fn multiply<const R: usize, const C: usize>(
             unsafe {
                 let mut b = [_mm512_setzero_ps(); C];
                 for c in 0..C {
-                    let vector = numbers.as_ptr().add(c * ld + s * STEP + 16 * j);
+                    let vector = numbers[c].as_ptr().add(s * STEP + 16 * j);
                     ask(vector.cast::<u8>().wrapping_add(ahead), 64);
                     b[c] = _mm512_loadu_ps(vector);
                 }

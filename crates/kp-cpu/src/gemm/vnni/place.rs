@@ -19,7 +19,12 @@ use super::{
     tile::{self, Rows, Whole},
 };
 use crate::{
-    gemm::{few::columns::Codes, finish::Panels, side::Side, tile::Wanted, vnni_few_rows::varies},
+    gemm::{
+        few::columns::Codes,
+        finish::Panels,
+        side::{Side, varies},
+        tile::Wanted,
+    },
     kernel::Disjoint,
     threads,
 };

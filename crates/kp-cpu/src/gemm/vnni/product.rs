@@ -28,11 +28,12 @@ use crate::{
             columns::{Codes, bytes_mut},
             lists::Lists,
         },
-        finish::{Finish, Panels, codes_bytes, finish_len, is_staged, store_staged},
-        product::{self, Item, Product, Summing, Sums},
+        finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
+        product::{Item, Product, Summing, Sums},
         rounded::{RUN, is_rounded},
+        side::varies,
         tile::Ahead,
-        vnni_few_rows::{a_varies, lift, unit, varies},
+        vnni_few_rows::{a_varies, lift, unit},
     },
     kernel::{self, Disjoint, Output},
     memory::{cut, numbers_mut},
@@ -60,7 +61,7 @@ const DEEPER: usize = 4096;
 const GROUP: usize = 8;
 
 /// A product cut into tiles.
-pub(crate) struct Tiles<E> {
+pub(super) struct Tiles<E> {
     spec: GemmSpec,
     set: Set,
     panels: Panels,
@@ -84,7 +85,7 @@ struct Ready<'a> {
 }
 
 impl<E: Tail> Tiles<E> {
-    pub(crate) fn new(spec: &GemmSpec, set: Set) -> Self {
+    pub(super) fn new(spec: &GemmSpec, set: Set) -> Self {
         let (a_varies, b_varies) = (a_varies(spec), varies(&spec.b, spec.k));
         let way = if set == Set::Avx512 { Way::of(spec) } else { Way::Packed };
         let loops = Loops::of(set, a_varies || b_varies, way == Way::Panels);
@@ -161,15 +162,11 @@ impl<E: Tail> Tiles<E> {
         panel + bytes(sums, 4) + 2 * bytes(scales, 4) + bytes(list, 4) + bytes(finish, size_of::<E>())
     }
 
-    fn stage(&self) -> usize {
-        if is_staged(&self.spec) { self.spec.m as usize * self.spec.d_cols() as usize } else { 0 }
-    }
-
-    pub(crate) fn scratch_bytes(&self) -> u64 {
+    pub(super) fn scratch_bytes(&self) -> u64 {
         let [codes, taken, scales] = self.a_lens();
         let bytes = |len: usize, size: usize| (len * size).next_multiple_of(64);
         let a = bytes(codes, 1) + bytes(taken, 4) + bytes(scales, 4);
-        let stage = bytes(self.stage(), size_of::<E>());
+        let stage = bytes(stage_len(&self.spec), size_of::<E>());
         (a + threads::count() * self.work_bytes() + stage + codes_bytes(&self.spec)) as u64
     }
 
@@ -219,7 +216,7 @@ impl<E: Tail> Tiles<E> {
                 let mut list = [0.0; 16];
                 for (s, scale) in scales.iter_mut().enumerate() {
                     let lists = Lists::new(&product.a, item.row_batch, s * self.segment, self.segment);
-                    lists.scales_anywhere(item.row + row, &mut list[..1]);
+                    lists.scales(item.row + row, &mut list[..1]);
                     *scale = list[0];
                 }
             }
@@ -270,12 +267,12 @@ impl<E: Tail> Tiles<E> {
                 };
                 let lists = Lists::new(b, item.b, inner.start, self.segment);
                 if self.b_varies {
-                    gather(scales, 0.0, &|o, list| lists.scales_anywhere(o, list));
+                    gather(scales, 0.0, &|o, list| lists.scales(o, list));
                 } else {
                     scales[..count * width].fill(1.0);
                 }
                 if b.matrix.format.has_zero() {
-                    gather(zeros, offset as f32, &|o, list| lists.zeros_anywhere(o, list));
+                    gather(zeros, offset as f32, &|o, list| lists.zeros(o, list));
                 }
             }
             // Tiles of nearly equal height.
@@ -479,19 +476,14 @@ impl<E: Tail> Launch<Gemm> for Tiles<E> {
         // SAFETY: the arguments were checked, says the caller.
         let product = unsafe { Product::of(spec, args) };
         let scratch = kernel::own(queue).scratch();
-        let stage_bytes = (self.stage() * size_of::<E>()).next_multiple_of(64);
+        let stage_bytes = (stage_len(&self.spec) * size_of::<E>()).next_multiple_of(64);
         let (scratch, mut rest) = scratch.split_at_mut(self.scratch_bytes() as usize - stage_bytes - codes_bytes(spec));
-        let stage = cut::<E>(&mut rest, self.stage());
+        let stage = cut::<E>(&mut rest, stage_len(&self.spec));
         let codes = &mut rest[..codes_bytes(spec)];
-        for batch in 0..spec.batch as usize {
-            let item = product::item(spec, batch);
-            let waiting = (!stage.is_empty()).then(|| Disjoint::of(&mut *stage));
+        each_item(&product, stage, codes, |item, waiting| {
             // SAFETY: items have their own D.
             unsafe { self.item(&product, item, scratch, waiting) };
-            if is_staged(spec) {
-                store_staged(&product, batch, item.rows, stage, codes);
-            }
-        }
+        });
         Ok(())
     }
 }
