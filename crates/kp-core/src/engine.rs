@@ -129,6 +129,11 @@ impl Engine {
         })))
     }
 
+    /// Whether both are clones of one engine.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The open device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.0.device

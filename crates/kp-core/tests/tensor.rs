@@ -135,6 +135,21 @@ fn shapes_that_do_not_fit_are_refused_in_words() {
     );
 }
 
+/// Each engine has a queue of its own, and nothing would order one's work after the other's.
+#[test]
+fn tensors_of_two_engines_are_refused_in_words() {
+    let (e, other) = (engine(), engine());
+    let (mut a, b) = (f32s(&e, &[4, 4]), f32s(&other, &[4, 4]));
+    let says = |op: &str, name: &str| format!("{op}: {name} is 4x4 f32 of another engine: all must be of one");
+    assert_eq!(refusal(a.add(&b)), says("add", "an operand"));
+    assert_eq!(refusal(a.mul(&b)), says("mul", "an operand"));
+    assert_eq!(refusal(a.matmul(&b)), says("matmul", "an operand"));
+    assert_eq!(refusal(a.matmul(&b.t())), says("matmul", "an operand"));
+    assert_eq!(refusal(Tensor::cat(&[&a, &b])), says("cat", "a part"));
+    assert_eq!(refusal(a.write(&[0], &b)), says("write", "the part"));
+    assert!(a.add(&f32s(&e.clone(), &[4, 4])).is_ok(), "a clone is the same engine");
+}
+
 #[test]
 fn quantized_tensors_refuse_what_would_lose_their_scales() -> Result<()> {
     let e = engine();

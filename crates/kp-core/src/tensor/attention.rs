@@ -115,7 +115,7 @@ impl Tensor {
             [] => unreachable!("it has at least three dimensions"),
         };
         let mut lse = lse.then(|| Output::new(engine, &lse_shape, DType::F32)).transpose()?;
-        let mut run = Run::new(engine);
+        let mut run = Run::new(engine, OP);
         let args = AttentionArgs {
             q_scale: p.q.scale(),
             k_scale: p.k.scale(),

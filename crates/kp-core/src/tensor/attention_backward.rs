@@ -51,7 +51,7 @@ impl Tensor {
         let room = |t: &Tensor| Output::new(engine, t.shape(), t.dtype());
         let (mut q_out, mut k_out, mut v_out) = (room(self)?, room(k)?, room(v)?);
         let mut sinks_out = p.sinks.as_ref().map(room).transpose()?;
-        let mut run = Run::new(engine);
+        let mut run = Run::new(engine, OP);
         let args = AttentionBackwardArgs {
             q_offsets: run.maybe(p.q_offsets.as_ref()),
             kv_offsets: run.maybe(p.kv_offsets.as_ref()),

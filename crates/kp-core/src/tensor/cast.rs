@@ -37,7 +37,7 @@ impl Tensor {
         if let Some(plane) = extent.as_planes(self.dtype()) {
             let spec = spec(&plane, self.dtype(), y)?;
             let part = self.viewed(extent);
-            let mut run = Run::new(&self.engine);
+            let mut run = Run::new(&self.engine, "cast");
             let from = y.bytes(at);
             let room = y.bytes(spec.y.span(spec.rows, spec.cols, spec.batch));
             let from = if room == 0 { 0 } else { from };

@@ -82,7 +82,7 @@ impl Tensor {
         };
         let shape: Vec<usize> = index.shape().iter().copied().chain([cols]).collect();
         let mut y = Output::new(&self.engine, &shape, self.dtype())?;
-        let mut run = Run::new(&self.engine);
+        let mut run = Run::new(&self.engine, OP);
         let args = GatherArgs::new(run.read(&table.tensor), run.read(&count), y.data.codes.slice_mut());
         let how = run.launch(spec, &args)?;
         Ok(y.finish(&self.engine, how))

@@ -90,7 +90,7 @@ impl Tensor {
             queue.fill(codes.slice_mut(), 0)?;
             scale.as_mut().map_or(Ok(()), |scale| queue.fill(scale.slice_mut(), 0))
         })?;
-        let mut run = Run::new(engine);
+        let mut run = Run::new(engine, OP);
         let args = GroupedGemmArgs {
             a_scale: a.scale(),
             a_global: a.global(),

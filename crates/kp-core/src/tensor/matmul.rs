@@ -145,7 +145,7 @@ impl Tensor {
             ..GemmSpec::new(m, n, k, [a.0.format, b.0.format, out])
         };
         let mut result = Output::new(&a.0.engine, &d_shape, out)?;
-        let mut run = Run::new(&a.0.engine);
+        let mut run = Run::new(&a.0.engine, OP);
         let Data { codes, scale, .. } = &mut result.data;
         let args = GemmArgs {
             a_scale: a.0.scale(),

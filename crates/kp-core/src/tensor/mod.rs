@@ -6,7 +6,7 @@
 //! ([`Tensor::to_vec`]) waits. Who wants no allocation and no lock launches plans on queues of their own.
 //!
 //! Shapes are checked before there is a problem, so that an error speaks of the tensors that were passed. All tensors of an
-//! operation belong to one engine; one of another is `BadArgs`. A *row* is what lies along the last dimension, a tensor of any rank is
+//! operation belong to one engine; one of another is `BadOperands`. A *row* is what lies along the last dimension, a tensor of any rank is
 //! rows of its last dimension one behind the other, and a result has rows without gaps.
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -94,7 +94,7 @@ impl Tensor {
         };
         let mut y = Output::new(&self.engine, self.shape(), self.dtype())?;
         let mut sum = residual.is_some().then(|| Output::new(&self.engine, self.shape(), self.dtype())).transpose()?;
-        let mut run = Run::new(&self.engine);
+        let mut run = Run::new(&self.engine, OP);
         let args = NormArgs {
             weight: run.maybe(weight.as_ref()),
             bias: run.maybe(bias.as_ref()),
@@ -135,7 +135,7 @@ impl Tensor {
             ..SoftmaxSpec::new(x.rows, x.cols, self.dtype())
         };
         let mut y = Output::new(&self.engine, self.shape(), self.dtype())?;
-        let mut run = Run::new(&self.engine);
+        let mut run = Run::new(&self.engine, "softmax");
         let args = SoftmaxArgs::new(run.read(&x.tensor), y.data.codes.slice_mut());
         let how = run.launch(spec, &args)?;
         Ok(y.finish(&self.engine, how))

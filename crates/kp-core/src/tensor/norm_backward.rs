@@ -51,7 +51,7 @@ impl Tensor {
         let mut x_out = Output::new(engine, self.shape(), self.dtype())?;
         let mut weight_out = weight.as_ref().map(column).transpose()?;
         let mut bias_out = bias.as_ref().map(column).transpose()?;
-        let mut run = Run::new(engine);
+        let mut run = Run::new(engine, OP);
         let args = NormBackwardArgs {
             weight: run.maybe(weight.as_ref()),
             grad_weight: weight_out.as_mut().map(|out| out.data.codes.slice_mut()),

@@ -109,7 +109,7 @@ impl Tensor {
             y: matrix(dtype.into(), &panels, plane.batch)?,
             ..CastSpec::new(dim("rows", plane.rows)?, dim("columns", plane.cols)?, dtype, dtype)
         };
-        let mut run = Run::new(&self.engine);
+        let mut run = Run::new(&self.engine, "pack");
         let args = CastArgs::new(run.read(&from), out.data.codes.slice_mut());
         let how = run.launch(spec, &args)?;
         for (to, from) in [

@@ -115,7 +115,7 @@ impl Tensor {
             residual: residual.as_ref().map(Tensor::dtype),
         };
         let mut y = Output::new(&self.engine, &shape, self.dtype())?;
-        let mut run = Run::new(&self.engine);
+        let mut run = Run::new(&self.engine, op);
         let args = ActivationArgs {
             factor: run.maybe(factor.as_ref()),
             residual: run.maybe(residual.as_ref()),

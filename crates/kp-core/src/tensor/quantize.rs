@@ -63,7 +63,7 @@ impl Tensor {
         // The problem is checked before room is made for what it cannot have.
         let _ = kp_hal::Spec::build(spec)?;
         let mut q = Output::new(&self.engine, self.shape(), format)?;
-        let mut run = Run::new(&self.engine);
+        let mut run = Run::new(&self.engine, "quantize");
         let Data { codes, scale, global, zero } = &mut q.data;
         let args = QuantizeArgs {
             scale: scale.as_mut().map(Buffer::slice_mut),
@@ -92,7 +92,7 @@ impl Tensor {
             DequantizeSpec { q: Rows::tight(self.format, cols), ..DequantizeSpec::new(rows, cols, self.format, dtype) };
         let _ = kp_hal::Spec::build(spec)?;
         let mut y = Output::new(&self.engine, self.shape(), dtype)?;
-        let mut run = Run::new(&self.engine);
+        let mut run = Run::new(&self.engine, "dequantize");
         let args = DequantizeArgs {
             scale: self.scale(),
             global: self.global(),

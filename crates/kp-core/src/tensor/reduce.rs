@@ -79,7 +79,7 @@ impl Tensor {
         };
         let spec = ReduceSpec { x: x.layout, ..ReduceSpec::new(x.rows, x.cols, op, reduced, self.dtype()) };
         let mut y = Output::new(&self.engine, &shape, self.dtype())?;
-        let mut run = Run::new(&self.engine);
+        let mut run = Run::new(&self.engine, OP);
         let args = ReduceArgs {
             offsets: run.maybe(offsets),
             ..ReduceArgs::new(run.read(&x.tensor), y.data.codes.slice_mut())

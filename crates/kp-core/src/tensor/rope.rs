@@ -105,7 +105,7 @@ impl Tensor {
             )
         };
         let mut y = Output::new(&self.engine, self.shape(), self.dtype())?;
-        let mut run = Run::new(&self.engine);
+        let mut run = Run::new(&self.engine, OP);
         let args = RopeArgs::new(
             run.read(&x.tensor),
             y.data.codes.slice_mut(),

@@ -8,20 +8,26 @@ use kp_hal::{
 };
 use std::{borrow::Cow, sync::Arc};
 
-/// One launch in the making: remembers the least alignment of the operands it has seen.
+/// One launch in the making: remembers of the operands it has seen their least alignment, and one of another engine.
 pub(super) struct Run<'e> {
     engine: &'e Engine,
+    op: &'static str,
     /// All addresses, ored together.
     addrs: u64,
+    mixed: Result<()>,
 }
 
 impl<'e> Run<'e> {
-    pub(super) fn new(engine: &'e Engine) -> Self {
-        Self { engine, addrs: 0 }
+    /// For what users call `op`.
+    pub(super) fn new(engine: &'e Engine, op: &'static str) -> Self {
+        Self { engine, op, addrs: 0, mixed: Ok(()) }
     }
 
     /// The bytes of a tensor from its first to its last element.
     pub(super) fn read<'t>(&mut self, tensor: &'t Tensor) -> Slice<'t> {
+        if self.mixed.is_ok() {
+            self.mixed = tensor.of_engine(self.op, "an operand", self.engine);
+        }
         let slice = tensor.codes();
         if slice.bytes() > 0 {
             self.addrs |= slice.addr();
@@ -43,6 +49,7 @@ impl<'e> Run<'e> {
 
     /// Checks, plans unless that was done before, and enqueues.
     pub(super) fn launch<S: OpSpec>(self, spec: S, args: &<S::Op as Op>::Args<'_>) -> Result<How> {
+        self.mixed?;
         let align = Align::default().min(Align::of_addr(self.addrs));
         let problem = spec.build()?.with_repro(self.engine.repro()).with_align(align);
         let plan = self.engine.plan(&problem)?;
@@ -155,6 +162,14 @@ impl Tensor {
     /// Shape and format as messages write them.
     pub(super) fn describe(&self) -> String {
         format!("{} {}", self.extent, self.format)
+    }
+
+    /// Refuses a tensor of another engine.
+    pub(super) fn of_engine(&self, op: &'static str, name: &'static str, engine: &Engine) -> Result<()> {
+        if self.engine.is(engine) {
+            return Ok(());
+        }
+        Err(refuse(op, [(name, format!("{} of another engine", self.describe()))], "all must be of one"))
     }
 
     /// Refuses a tensor with scales where plain numbers are needed.

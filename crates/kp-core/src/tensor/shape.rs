@@ -117,7 +117,7 @@ impl Tensor {
     /// Several tensors one behind the other along the first dimension; the others must be the same. A copy.
     ///
     /// # Errors
-    /// `BadOperands` if there is none, if shapes or types do not go together, or if one has scales; `OutOfMemory`.
+    /// `BadOperands` if there is none, if shapes, types or engines do not go together, or if one has scales; `OutOfMemory`.
     pub fn cat(parts: &[&Tensor]) -> Result<Self> {
         const OP: &str = "cat";
         let Some(first) = parts.first() else {
@@ -126,6 +126,7 @@ impl Tensor {
         let mut rows = 0;
         for part in parts {
             part.plain(OP, "a part")?;
+            part.of_engine(OP, "a part", &first.engine)?;
             if part.rank() == 0 || part.shape()[1..] != first.shape()[1..] || part.dtype() != first.dtype() {
                 let is = [("the first", first.describe()), ("another", part.describe())];
                 return Err(refuse(OP, is, "they may differ in the first dimension only"));

@@ -36,6 +36,7 @@ impl Tensor {
     /// `BadOperands` if the part does not fit there, has another format or is a transpose with scales, if the format has
     /// scales of more than a row, or if 4-bit codes would be cut within a byte; `OutOfMemory`.
     pub fn write(&mut self, at: &[usize], part: &Tensor) -> Result<()> {
+        part.of_engine(OP, "the part", &self.engine)?;
         self.check_place(at, part)?;
         if part.is_empty() {
             return Ok(());
