@@ -33,12 +33,10 @@ const STORED: &str = "f32:f32 bf16:bf16 f16:f16 {f32,bf16,f16}:{f32,bf16,f16} f6
     {f32,bf16}:{e4m3@row,e4m3@1x32,e5m2@1x128^outer,e4m3@tensor,i8@row,i8@tensor,e2m1@mx,e4m3@mx^tiles,e2m1@nv,i4@g32/f16,e4m3,i8}";
 const MASK: &str = "- mask=causal mask=causal mask=window/{0,3,40,200}/{0,2,5,70} mask=prefix/{1,4,70} mask=blocks/{1,4,16}/{3,8,64} \
     mask=(q>=k&&q-k<5||k<2+h) mask=((q+k+h)%3!=b)";
-const HEADS_LD: [&str; 4] = [
-    "- ldq={1026,1032,2304,5128}",
-    "- ldk={1028,1032,2304,5128}",
-    "- ldv={1029,1040,2304,5128}",
-    "- ldo={1025,1048,2304,5128}",
-];
+const LDQ: &str = "- ldq={1026,1032,2304,5128}";
+const LDK: &str = "- ldk={1028,1032,2304,5128}";
+const LDV: &str = "- ldv={1029,1040,2304,5128}";
+const LDO: &str = "- ldo={1025,1048,2304,5128}";
 
 const PLACES: &[(&str, &[&str])] = &[
     (
@@ -63,10 +61,10 @@ const PLACES: &[(&str, &[&str])] = &[
             "- alibi",
             "- sinks",
             "- lse",
-            HEADS_LD[0],
-            HEADS_LD[1],
-            HEADS_LD[2],
-            HEADS_LD[3],
+            LDQ,
+            LDK,
+            LDV,
+            LDO,
             REPRO,
             ALIGN,
         ],
@@ -83,10 +81,10 @@ const PLACES: &[(&str, &[&str])] = &[
             SOFTCAP,
             "- alibi",
             "- sinks",
-            HEADS_LD[0],
-            HEADS_LD[1],
-            HEADS_LD[2],
-            HEADS_LD[3],
+            LDQ,
+            LDK,
+            LDV,
+            LDO,
             REPRO,
             ALIGN,
         ],
