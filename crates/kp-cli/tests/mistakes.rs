@@ -124,6 +124,25 @@ fn a_bench_of_nothing_fails() {
     assert!(stderr(&output).ends_with("error: nothing was measured\n"), "{}", stderr(&output));
 }
 
+/// A row says why; what was known before is no failure.
+#[test]
+fn tuning_that_finds_nothing_fails() {
+    let folder = Folder::new("tune-nothing");
+    let wisdom = folder.path("wisdom");
+    let tune = |args: &[&str]| kp(args).env("KP_WISDOM", &wisdom).output().expect("kp runs");
+    let output = tune(&["tune", "--budget", "0.000001ms", GEMM]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).ends_with("error: nothing was measured\n"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("skipped: "), "{}", stdout(&output));
+    let output = tune(&["tune", "--json", "--budget", "0.000001ms", GEMM]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let rows: Value = serde_json::from_slice(&output.stdout).expect("it is printed all the same");
+    assert_eq!(rows["measurements"][0]["outcome"], "skipped", "{rows}");
+    assert!(tune(&["tune", "--budget", "5s", GEMM]).status.success());
+    let output = tune(&["tune", "--budget", "0.000001ms", GEMM]);
+    assert!(output.status.success() && stderr(&output).contains("0 times measured"), "{}", stderr(&output));
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let mut child = kp(&["bench", "--list", "--model", "deepseek-v3"])

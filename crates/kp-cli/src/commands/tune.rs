@@ -5,8 +5,8 @@ use crate::{
     output::{self, Output},
     suites, units,
 };
-use anyhow::Result;
-use kp_core::tune::{Outcome, Progress, Tune};
+use anyhow::{Result, bail};
+use kp_core::tune::{Outcome, Progress, Tune, Tuned};
 use kp_hal::AnyProblem;
 use serde_json::json;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 /// Tunes, and prints the winner of each problem.
 ///
 /// # Errors
-/// A target that is none, a device that is not there, wisdom that cannot be kept.
+/// A target that is none, a device that is not there, wisdom that cannot be kept; no time of any kernel, measured now or before.
 pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool> {
     let mut problems: Vec<AnyProblem> = Vec::new();
     for suite in suites::resolve(&args.targets)? {
@@ -67,10 +67,22 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
             })
             .collect();
         out.print_json(&json!({ "wisdom": place, "took_s": tuned.took.as_secs_f64(), "measurements": rows }))?;
-        return Ok(true);
+    } else {
+        out.print(&winners(&problems, &tuned))?;
     }
+    let count = |is: fn(&Outcome) -> bool| tuned.measurements.iter().filter(|row| is(&row.outcome)).count();
+    let measured = count(|outcome| matches!(outcome, Outcome::Measured(_)));
+    if measured == 0 && count(|outcome| matches!(outcome, Outcome::Known(_))) == 0 {
+        bail!("nothing was measured");
+    }
+    out.remark(&format!("{measured} times measured in {:.1} s, kept in {place}", tuned.took.as_secs_f64()));
+    Ok(true)
+}
+
+/// The fastest kernel of each problem, or why there is none.
+fn winners(problems: &[AnyProblem], tuned: &Tuned) -> String {
     let mut table = output::table(&["problem", "fastest", "time", "of"], &[2, 3]);
-    for problem in &problems {
+    for problem in problems {
         let of_it: Vec<_> = tuned.measurements.iter().filter(|row| row.problem == *problem).collect();
         let timed = of_it.iter().filter_map(|row| match row.outcome {
             Outcome::Measured(time) | Outcome::Known(time) => Some((time, row.label?)),
@@ -90,8 +102,5 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
             }
         }
     }
-    out.print(&output::text(&table))?;
-    let measured = tuned.measurements.iter().filter(|row| matches!(row.outcome, Outcome::Measured(_))).count();
-    out.remark(&format!("{measured} times measured in {:.1} s, kept in {place}", tuned.took.as_secs_f64()));
-    Ok(true)
+    output::text(&table)
 }
