@@ -266,7 +266,7 @@ def four_bit_products():
         for b in ("u4@g32/f16z", "i4@g32/f16", "nf4@g32/f16", "e2m1@mx", "e2m1@nv"):
             rows.append(Row(f"gemm 1x{m}x{n}x{k} f32:{b}:f32 b=col", m <= 8, **rivals))
         # onnxruntime's level 4 rounds activations to 8 bits: beside it, what may do so too, and above what may not.
-        for b in ("u4@g32/f16z", "i4@g32/f16", "e2m1@mx", "e2m1@nv"):
+        for b in ("u4@g32/f16z", "i4@g32/f16", "nf4@g32/f16", "e2m1@mx", "e2m1@nv"):
             rows.append(Row(f"gemm 1x{m}x{n}x{k} f32:{b}:f32 b=col acc=f32q8", m <= 8, **rivals))
         rows.append(Row(f"gemm 1x{m}x{n}x{k} bf16:i4@g32/bf16:bf16 b=col acc=f32q8", m <= 8, **rivals))
         rows.append(Row(f"gemm 1x{m}x{n}x{k} i8@row:i4@g32/f16:f32 b=col", m <= 8, **rivals))

@@ -6,7 +6,7 @@
 
 use super::{
     few::{
-        columns,
+        columns::{self, MOST},
         dots::{BROAD_SHARE, Kind, SHARE, STEP, Table},
         lanes::{Each, Later, SET, lanes},
         lists,
@@ -56,7 +56,7 @@ impl Kernel<Gemm> for Avx512FourBits {
         let (_, memory) = Nanos::floors(caps, p);
         // For each sixteen elements two instructions to make them numbers and one for each row, two at a time; turning them.
         let vectors = f64::from(p.batch) * f64::from(p.n.next_multiple_of(SET as u32)) * f64::from(p.k) / 16.0;
-        let rows = Rows::of(p.m as usize);
+        let rows = Rows::of(p.m as usize, MOST);
         let cycles = 1.5 + rows.groups as f64 * (2.5 + rows.height as f64) / 1.8;
         let compute = vectors * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(memory.as_secs().max(compute) / 0.9 + 2e-6 * f64::from(p.batch.max(1)))
@@ -91,7 +91,7 @@ struct Numbers {
 
 impl Numbers {
     fn new(spec: &GemmSpec, share: usize) -> Self {
-        let rows = Rows::of(spec.m as usize);
+        let rows = Rows::of(spec.m as usize, MOST);
         let multiply = match rows.height {
             2 => lanes::<2> as Loop,
             4 => lanes::<4>,
@@ -106,6 +106,10 @@ impl Numbers {
 }
 
 impl Meet for Numbers {
+    fn rows(&self) -> Rows {
+        self.rows
+    }
+
     fn bytes(&self) -> usize {
         self.rows.all() * self.steps() * STEP * size_of::<f32>()
     }

@@ -96,14 +96,28 @@ impl Kernel<Gemm> for VnniFewRows {
 
 /// Whether `caps` and `p` suit products of bytes with AVX-512.
 pub(crate) fn supports(caps: &Caps, p: &GemmProblem) -> std::result::Result<(), Unsupported> {
-    if let Some(need) = FEATURES.into_iter().find(|feature| !caps.has(feature)) {
-        return Err(Unsupported::Feature { need });
-    }
+    has_features(caps)?;
     suits(p)
+}
+
+/// Whether `caps` has products of bytes with AVX-512.
+pub(crate) fn has_features(caps: &Caps) -> std::result::Result<(), Unsupported> {
+    match FEATURES.into_iter().find(|feature| !caps.has(feature)) {
+        Some(need) => Err(Unsupported::Feature { need }),
+        None => Ok(()),
+    }
 }
 
 /// Whether the types, scales and sums of `p` suit products of bytes.
 pub(crate) fn suits(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
+    if lift(p.b.dtype()).is_none() {
+        return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+    }
+    suits_but_for_b(p)
+}
+
+/// [`suits`] for a B of any type.
+pub(crate) fn suits_but_for_b(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
     if p.repro() == Repro::BatchInvariant {
         return Err(Unsupported::Repro { asked: p.repro() });
     }
@@ -113,11 +127,9 @@ pub(crate) fn suits(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
     if p.sparsity != Sparsity::Dense {
         return Err(Unsupported::Option { option: "sparse", got: p.sparsity.to_string() });
     }
-    for (operand, dtype, is_a) in [("a", p.a.dtype(), true), ("b", p.b.dtype(), false)] {
-        let is_known = lift(dtype).is_some() && !(is_a && dtype == DType::U8);
-        if !(is_known || is_a && is_rounded(p)) {
-            return Err(Unsupported::DType { operand, got: dtype });
-        }
+    let is_known = lift(p.a.dtype()).is_some() && p.a.dtype() != DType::U8;
+    if !is_known && !is_rounded(p) {
+        return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
     }
     let vary = a_varies(p) || varies(&p.b, p.k);
     for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
@@ -142,8 +154,8 @@ pub(crate) fn a_varies(spec: &GemmSpec) -> bool {
 
 /// How codes of a type become unsigned bytes, by which offset, and what a step of these is worth.
 pub(crate) fn lift(dtype: DType) -> Option<(Lift, i32, f32)> {
-    let whole = |flip| Lift { flip, table: [0; 16] };
-    let four = |value: fn(usize) -> u8| Lift { flip: 0, table: std::array::from_fn(value) };
+    let whole = |flip| Lift { flip, table: [0; 16], fine: [0; 16] };
+    let four = |value: fn(usize) -> u8| Lift { flip: 0, table: std::array::from_fn(value), fine: [0; 16] };
     Some(match dtype {
         DType::I8 => (whole(0x80), 128, 1.0),
         DType::U8 => (whole(0), 0, 1.0),

@@ -8,8 +8,9 @@ use super::{
     few::{
         byte_dots::Lift,
         byte_lanes::{self, byte_lanes},
+        byte_row::{FINE, FLIPPED, LOOKED_UP, SHIFTED},
         bytes::{self, Bytes},
-        columns::{self, overlapped},
+        columns::{self, MOST, overlapped},
         dots::{SHARE, STEP},
         lanes::{Each, Later, SET},
         sets::{Meet, Rows, Sets, Turned},
@@ -55,7 +56,8 @@ impl Kernel<Gemm> for VnniFourBits {
         let (_, memory) = Nanos::floors(caps, p);
         // Cycles for a line of 64 bytes, as measured on Zen 5: turning it, and for each row two products and its share of a scale.
         let lines = f64::from(p.batch) * f64::from(p.n.next_multiple_of(SET as u32)) * f64::from(p.k) / 128.0;
-        let cycles = 12.0 + 1.6 * Rows::of(p.m as usize).all() as f64;
+        let products = if p.b.dtype() == DType::Nf4 { 2.0 } else { 1.0 };
+        let cycles = 12.0 + 1.6 * products * rows(p).all() as f64;
         let compute = lines * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(overlapped(memory, compute) + 2e-6 * f64::from(p.batch.max(1)))
     }
@@ -76,6 +78,11 @@ type Loop = unsafe fn(
     &mut [Each<f32>],
 );
 
+/// How rows are grouped: sums of 256ths, which NF4 has, need as many registers again.
+fn rows(spec: &GemmSpec) -> Rows {
+    Rows::of(spec.m as usize, if spec.b.dtype() == DType::Nf4 { 4 } else { MOST })
+}
+
 /// Rows of bytes side by side.
 struct Groups {
     bytes: Bytes,
@@ -85,17 +92,23 @@ struct Groups {
 
 impl Groups {
     fn new(spec: &GemmSpec) -> Self {
-        let rows = Rows::of(spec.m as usize);
+        let rows = rows(spec);
         macro_rules! heights {
-            ($looked_up:literal) => {
+            ($how:ident) => {
                 match rows.height {
-                    2 => byte_lanes::<2, $looked_up> as Loop,
-                    4 => byte_lanes::<4, $looked_up>,
-                    _ => byte_lanes::<8, $looked_up>,
+                    2 => byte_lanes::<2, $how> as Loop,
+                    4 => byte_lanes::<4, $how>,
+                    _ => byte_lanes::<8, $how>,
                 }
             };
         }
-        let multiply = if spec.b.dtype() == DType::E2m1 { heights!(true) } else { heights!(false) };
+        let multiply = match spec.b.dtype() {
+            DType::E2m1 => heights!(LOOKED_UP),
+            DType::Nf4 if rows.height == 2 => byte_lanes::<2, FINE>,
+            DType::Nf4 => byte_lanes::<4, FINE>,
+            _ if spec.b.format.has_zero() => heights!(SHIFTED),
+            _ => heights!(FLIPPED),
+        };
         Self { bytes: Bytes::of(spec), rows, multiply }
     }
 
@@ -115,6 +128,10 @@ impl Groups {
 }
 
 impl Meet for Groups {
+    fn rows(&self) -> Rows {
+        self.rows
+    }
+
     fn bytes(&self) -> usize {
         let [codes, shares] = self.lens();
         codes + 2 * shares

@@ -6,7 +6,7 @@
 use super::{
     few::{
         byte_dots::{self, Lift},
-        byte_row::{FLIPPED, LOOKED_UP, SHIFTED, byte_row},
+        byte_row::{FINE, FLIPPED, LOOKED_UP, SHIFTED, byte_row},
         bytes::{self, Bytes, fold},
         columns::{self, Codes, Dots, Reading, Task, overlapped},
         dots::{SHARE, STEP, SUMS},
@@ -105,6 +105,7 @@ impl Row {
         }
         let multiply = match spec.b.dtype() {
             DType::E2m1 => loops!(LOOKED_UP),
+            DType::Nf4 => loops!(FINE),
             _ if spec.b.format.has_zero() => loops!(SHIFTED),
             _ => loops!(FLIPPED),
         };

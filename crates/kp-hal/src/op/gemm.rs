@@ -69,7 +69,7 @@ pub enum Acc {
     /// f32, and A, of floats of 16 or 32 bits, may be rounded before it is multiplied: each run of 32 elements of a row, from
     /// multiples of 32 on, to whole numbers from −127 to 127 times 1/127 of its largest magnitude. So each element of A may be
     /// off by 1/254 of that; whole numbers of which one is ±127 are kept. Runs below 2⁻¹¹⁸ may become zeros, and what a NaN or
-    /// an infinity meets may become NaN. B has at most 8 bits. A permission: who does not use it computes as for [`Acc::F32`].
+    /// an infinity meets may become NaN. B has at most 8 bits; values of NF4 may be off by 2⁻¹² of themselves, but not −1, 0 and 1. A permission: who does not use it computes as for [`Acc::F32`].
     F32Q8,
     /// f16.
     F16,

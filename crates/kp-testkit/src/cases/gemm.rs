@@ -241,7 +241,8 @@ impl Judge for Gemm {
         let [dims, types, layouts, options] = match depth {
             Depth::Quick => [
                 "1x1x70x1040 1x5x33x304 1x37x130x352 2x3x18x45",
-                "f32:i4@g32/f16:f32 f32:u4@g32/f16z:f32 bf16:i4@g128/bf16:bf16 f32:e2m1@nv:f32 f16:i8@row:f16 f32:i4:f32",
+                "f32:i4@g32/f16:f32 f32:u4@g32/f16z:f32 bf16:i4@g128/bf16:bf16 f32:e2m1@nv:f32 f16:i8@row:f16 f32:i4:f32 \
+                 f32:nf4@g64/f32:f32",
                 "b=col",
                 "-",
             ],
@@ -249,7 +250,8 @@ impl Judge for Gemm {
                 "1x1x70x1040 1x2x19x4128 1x5x33x304 1x8x65x672 1x37x130x352 1x130x70x2080 2x3x18x45 2x7x33x16 1x1x5x1 1x0x5x7 1x5x7x0",
                 "f32:i4@g32/f16:f32 f32:u4@g32/f16z:f32 bf16:i4@g128/bf16:bf16 f16:u4@g64/f32z:f16 f32:i4@g16/f32:bf16 \
                  f32:e2m1@mx:f32 bf16:e2m1@mx^tiles:f32 f32:e2m1@nv:f32 f32:i8@row:f32 bf16:i8@row:bf16 f16:i8@g64/f32:f32 \
-                 f32:u8@g32/f16z:f32 f32:i4:f32 f32:i4@128x128:f32 f32:nf4@g64/f32:f32 bf16:e4m3@row:bf16 f32:i8:f64",
+                 f32:u8@g32/f16z:f32 f32:i4:f32 f32:i4@128x128:f32 f32:nf4@g64/f32:f32 f32:nf4@g32/f16:f32 \
+                 bf16:nf4@g16/bf16:bf16 bf16:e4m3@row:bf16 f32:i8:f64",
                 "b=col b=col b=col - b=panel16x8 a=col",
                 "- bias=f32 gate=halves act=silu c=d residual=bf16 a=row/4200 repro=batch-invariant",
             ],

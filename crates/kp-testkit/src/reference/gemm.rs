@@ -85,7 +85,8 @@ pub(crate) struct Sums {
 /// How far each element of a row of A may be off once it is rounded, if it may be: NaN if it is not finite, or beside such a one.
 ///
 /// Of a run whose largest magnitude is x the scale is s = x/127, the code that of a·(1/s): three roundings in f32, each of which
-/// moves a code by at most 127·2⁻²⁴ besides the half that rounding it costs. So |a − code·s| ≤ (1/2 + 2⁻¹⁵)·s.
+/// moves a code by at most 127·2⁻²⁴ besides the half that rounding it costs. So |a − code·s| ≤ (1/2 + 2⁻¹⁵)·s. An NF4 value that it
+/// meets may be off by 2⁻¹² of itself, which is as if `a` were.
 fn roundings(spec: &GemmSpec, row: &[f64]) -> Option<Vec<f64>> {
     let least = 2_f64.powi(-118);
     let half = |run: &[f64]| match run.iter().fold(0.0_f64, |most, x| most.max(x.abs())) {
@@ -93,7 +94,9 @@ fn roundings(spec: &GemmSpec, row: &[f64]) -> Option<Vec<f64>> {
         most if most < least => most,
         most => most / 127.0 * (0.5 + 2_f64.powi(-15)),
     };
-    (spec.acc == Acc::F32Q8).then(|| row.chunks(Acc::RUN as usize).flat_map(|run| vec![half(run); run.len()]).collect())
+    let of_values = if spec.b.dtype() == DType::Nf4 { 2_f64.powi(-12) } else { 0.0 };
+    let off = |run: &[f64]| run.iter().map(|x| half(run) + of_values * x.abs()).collect::<Vec<_>>();
+    (spec.acc == Acc::F32Q8).then(|| row.chunks(Acc::RUN as usize).flat_map(off).collect())
 }
 
 /// Row (`a_batch`, `row`) of A times matrix `b_batch` of B.

@@ -55,6 +55,8 @@ pub(crate) struct Lift {
     pub(crate) flip: u8,
     /// What each code of four bits becomes.
     pub(crate) table: [u8; 16],
+    /// And how many 256ths more, where a byte alone is too coarse.
+    pub(crate) fine: [u8; 16],
 }
 
 /// One column, from some step on.

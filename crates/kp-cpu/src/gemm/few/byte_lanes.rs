@@ -13,13 +13,14 @@
 
 use super::{
     byte_dots::Lift,
+    byte_row::{FINE, LOOKED_UP, SHIFTED},
     dots::{ask, five_bits},
     lanes::{Each, LANES, Later, SQUARE, VECTORS, each_byte},
 };
 use std::arch::x86_64::{
-    __m512i, _mm_loadu_si128, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_srli_epi32, _mm512_storeu_ps,
+    __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps,
+    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
 };
 
 /// Some steps of rows of A.
@@ -33,14 +34,14 @@ pub(crate) struct Rows<'a> {
 }
 
 /// Adds to `sums` the products of `R` rows with the columns of `codes`, of which `shared` have an entry of `scales`, and four
-/// times as many one of `shifts` if there are any: a byte each, which is added to codes. These are looked up if `LOOKED_UP`,
-/// else only their bits of `lift.flip` are turned around. Asks meanwhile for as many codes of `later`.
+/// times as many one of `shifts` if there are any: a byte each, which is added to codes. See [`super::byte_row`] for
+/// `HOW` codes become bytes. Asks meanwhile for as many codes of `later`.
 ///
 /// # Panics
 /// If rows, scales or shifts are short.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn byte_lanes<const R: usize, const LOOKED_UP: bool>(
+pub(crate) fn byte_lanes<const R: usize, const HOW: u8>(
     lift: &Lift,
     a: Rows<'_>,
     (codes, shared): (&[Each<u32>], usize),
@@ -51,18 +52,20 @@ pub(crate) fn byte_lanes<const R: usize, const LOOKED_UP: bool>(
     let shares = codes.len() / shared;
     let (rows, taken, row_scales) = (&a.codes[..codes.len() * 2 * R], &a.taken[..shares * R], &a.scales[..shares * R]);
     let (scales, sums) = (&scales[..shares], &mut sums[..R]);
-    assert!(shifts.is_empty() || shifts.len() >= shares.div_ceil(4), "{shares} shares by {} shifts", shifts.len());
+    assert!(HOW != SHIFTED || shifts.len() >= shares.div_ceil(4), "{shares} shares by {} shifts", shifts.len());
     // SAFETY: sixteen bytes.
-    let table = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(lift.table.as_ptr().cast()) });
+    let table = |table: &[u8; 16]| _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(table.as_ptr().cast()) });
+    let (table, fine) = (table(&lift.table), table(&lift.fine));
     let flip = [_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_set1_epi8(lift.flip as i8), table];
     for (g, scale) in scales.iter().enumerate() {
         let mut some = [[_mm512_setzero_si512(); VECTORS]; R];
+        let mut parts = [[_mm512_setzero_si512(); VECTORS]; R];
         for r in 0..R {
             // SAFETY: a number for each share and row.
             some[r] = [_mm512_set1_epi32(unsafe { *taken.as_ptr().add(g * R + r) }); VECTORS];
         }
         let mut shift = [_mm512_setzero_si512(); VECTORS];
-        if !LOOKED_UP && !shifts.is_empty() {
+        if HOW == SHIFTED {
             for c in 0..VECTORS {
                 shift[c] = each_byte(&shifts[g / 4][c], g % 4);
             }
@@ -78,12 +81,14 @@ pub(crate) fn byte_lanes<const R: usize, const LOOKED_UP: bool>(
                     }
                 }
                 for parity in 0..2 {
-                    let mut bytes = [_mm512_setzero_si512(); VECTORS];
+                    let (mut bytes, mut more) = ([_mm512_setzero_si512(); VECTORS], [_mm512_setzero_si512(); VECTORS]);
                     for c in 0..VECTORS {
                         let codes = codes.add(c).read_unaligned();
-                        bytes[c] = if LOOKED_UP {
+                        bytes[c] = if matches!(HOW, LOOKED_UP | FINE) {
                             let codes = if parity == 0 { codes } else { _mm512_srli_epi32::<4>(codes) };
-                            _mm512_shuffle_epi8(table, _mm512_and_si512(codes, _mm512_set1_epi8(15)))
+                            let codes = _mm512_and_si512(codes, _mm512_set1_epi8(15));
+                            more[c] = _mm512_shuffle_epi8(fine, codes);
+                            _mm512_shuffle_epi8(table, codes)
                         } else {
                             five_bits(&flip, codes, parity, shift[c])
                         };
@@ -92,6 +97,9 @@ pub(crate) fn byte_lanes<const R: usize, const LOOKED_UP: bool>(
                         let a = _mm512_set1_epi32(*a.add(parity * R + r) as i32);
                         for c in 0..VECTORS {
                             some[r][c] = _mm512_dpbusd_epi32(some[r][c], bytes[c], a);
+                            if HOW == FINE {
+                                parts[r][c] = _mm512_dpbusd_epi32(parts[r][c], more[c], a);
+                            }
                         }
                     }
                 }
@@ -104,7 +112,11 @@ pub(crate) fn byte_lanes<const R: usize, const LOOKED_UP: bool>(
                 // SAFETY: sixteen numbers each.
                 unsafe {
                     let (sum, scale) = (sums[r][c].as_mut_ptr(), _mm512_loadu_ps(scale[c].as_ptr()));
-                    let number = _mm512_cvtepi32_ps(some[r][c]);
+                    let mut whole = some[r][c];
+                    if HOW == FINE {
+                        whole = _mm512_add_epi32(_mm512_slli_epi32::<8>(whole), parts[r][c]);
+                    }
+                    let number = _mm512_cvtepi32_ps(whole);
                     let sums = _mm512_fmadd_ps(number, _mm512_mul_ps(scale, by), _mm512_loadu_ps(sum));
                     _mm512_storeu_ps(sum, sums);
                 }

@@ -5,7 +5,8 @@
 //!   row      │ 128 codes │ …    i8, in the same order
 //! ```
 //! Every lane holds eight neighbours, whose sum one scale multiplies: the column's, which has been multiplied by the row's.
-//! Codes are moved up until none is negative, see [`super::byte_dots`]; zero points move each by its own.
+//! Codes are moved up until none is negative, see [`super::byte_dots`]; zero points move each by its own. Where a byte is too coarse
+//! for what a code means, a second product has 256ths.
 
 use super::{
     byte_dots::Lift,
@@ -13,15 +14,17 @@ use super::{
     lists::{Columns, LIST, List},
 };
 use std::arch::x86_64::{
-    __m512i, _mm_loadu_si128, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
-    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi64, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_shuffle_epi8, _mm512_srli_epi32,
+    __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps,
+    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi64, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi32, _mm512_srli_epi32,
 };
 
 /// How codes become unsigned bytes.
 pub(crate) const FLIPPED: u8 = 0;
 pub(crate) const SHIFTED: u8 = 1;
 pub(crate) const LOOKED_UP: u8 = 2;
+/// Looked up, and their 256ths too.
+pub(crate) const FINE: u8 = 3;
 
 /// Bytes of a step of columns.
 const BYTES: usize = STEP / 2;
@@ -48,10 +51,10 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
     assert!(codes.iter().all(|some| some.len() == codes[0].len()), "columns of one length");
     assert!(a.len() >= steps * STEP && taken.len() >= steps * 16, "a row of {} codes for {steps} steps", a.len());
     // SAFETY: sixteen bytes, and 64.
-    let (table, each) = unsafe {
+    let (table, fine, each) = unsafe {
         let each = if share == SHARE { &EIGHTHS } else { &QUARTERS };
-        let table = _mm512_broadcast_i32x4(_mm_loadu_si128(lift.table.as_ptr().cast()));
-        (table, _mm512_loadu_si512(each.as_ptr().cast()))
+        let table = |table: &[u8; 16]| _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+        (table(&lift.table), table(&lift.fine), _mm512_loadu_si512(each.as_ptr().cast()))
     };
     let flip: [__m512i; 4] = [table, table, _mm512_set1_epi8(lift.flip as i8), table];
     let spread = spread(entries);
@@ -83,16 +86,22 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
                     let place = zeros.as_ptr().cast::<u8>().wrapping_add(c * size_of::<List>() + s * entries);
                     shift = _mm512_shuffle_epi8(_mm512_set1_epi64(place.cast::<i64>().read_unaligned()), each);
                 }
-                let mut sum = taken;
+                let (mut sum, mut parts) = (taken, _mm512_setzero_si512());
                 for parity in 0..2 {
-                    let bytes = match HOW {
-                        LOOKED_UP => {
-                            let codes = if parity == 0 { codes } else { _mm512_srli_epi32::<4>(codes) };
-                            _mm512_shuffle_epi8(table, _mm512_and_si512(codes, _mm512_set1_epi8(15)))
+                    let bytes = if matches!(HOW, LOOKED_UP | FINE) {
+                        let codes = if parity == 0 { codes } else { _mm512_srli_epi32::<4>(codes) };
+                        let codes = _mm512_and_si512(codes, _mm512_set1_epi8(15));
+                        if HOW == FINE {
+                            parts = _mm512_dpbusd_epi32(parts, _mm512_shuffle_epi8(fine, codes), row[parity]);
                         }
-                        _ => five_bits(&flip, codes, parity, shift),
+                        _mm512_shuffle_epi8(table, codes)
+                    } else {
+                        five_bits(&flip, codes, parity, shift)
                     };
                     sum = _mm512_dpbusd_epi32(sum, bytes, row[parity]);
+                }
+                if HOW == FINE {
+                    sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(sum), parts);
                 }
                 let scales = scales.as_ptr().cast::<f32>().wrapping_add(c * LIST + s * entries);
                 let scale = shared::<super::dots::Nibbles>(scales, spread, 0, 0);

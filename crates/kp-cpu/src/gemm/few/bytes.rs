@@ -2,7 +2,7 @@
 
 use super::{
     byte_dots::Lift,
-    columns::Codes,
+    columns::{Codes, sixteen},
     dots::{BROAD_SHARE, MOST_SHIFT, SHARE, STEP},
     lists::Lists,
 };
@@ -11,7 +11,7 @@ use crate::{
         product::{Item, Product},
         rounded::{RUN, is_rounded, round},
         side::{Scaling, varies},
-        vnni_few_rows::{a_varies, lift, supports, unit},
+        vnni_few_rows::{self, a_varies, has_features, suits_but_for_b, unit},
     },
     numbers::{self, Real},
     simd::has_avx512,
@@ -33,13 +33,33 @@ pub(crate) fn suits(caps: &Caps, p: &GemmProblem) -> Result<(), Unsupported> {
     if p.b.order != Order::Col {
         return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
     }
-    if !matches!(p.b.dtype(), DType::I4 | DType::U4 | DType::E2m1) {
+    let is_known = match p.b.dtype() {
+        DType::I4 | DType::U4 | DType::E2m1 => true,
+        // Its values become fixed-point numbers, which only this permits.
+        DType::Nf4 => is_rounded(p),
+        _ => false,
+    };
+    if !is_known {
         return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
     }
     if !a_varies(p) && !varies(&p.b, p.k) {
         return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
     }
-    supports(caps, p)
+    has_features(caps)?;
+    suits_but_for_b(p)
+}
+
+/// How codes of B become unsigned bytes, by which offset, and what a step of these is worth.
+fn lift(dtype: DType) -> (Lift, i32, f32) {
+    if dtype != DType::Nf4 {
+        return vnni_few_rows::lift(dtype).expect("a supported type");
+    }
+    // Fixed-point numbers, so that −1, 0 and 1 are exact and no other is off by more than 2⁻¹² of itself: in 256ths of what the
+    // offset counts.
+    const ONE: f32 = (1 << 14) as f32;
+    let fixed = sixteen(dtype).map(|value| (value * ONE + ONE).round() as u16);
+    let [table, fine] = [8, 0].map(|shift| fixed.map(|value| (value >> shift) as u8));
+    (Lift { flip: 0, table, fine }, 64, 1.0 / ONE)
 }
 
 /// The codes of elements `inner` of row `row` of A, which are whole numbers, zeros past the end of both.
@@ -70,13 +90,15 @@ pub(crate) struct Bytes {
     pub(crate) lift: Lift,
     /// What codes of B have too much.
     pub(crate) offset: i32,
+    /// What a step of them is worth.
+    unit: f32,
     /// Elements whose sum is scaled at once.
     pub(crate) share: usize,
 }
 
 impl Bytes {
     pub(crate) fn of(spec: &GemmSpec) -> Self {
-        let (mut lift, mut offset, _) = lift(spec.b.dtype()).expect("a supported type");
+        let (mut lift, mut offset, unit) = lift(spec.b.dtype());
         // Turning a bit around is as good as a look-up, where it suffices.
         lift.flip = if spec.b.dtype() == DType::I4 { 8 } else { 0 };
         if spec.b.format.has_zero() {
@@ -85,7 +107,7 @@ impl Bytes {
         let is_broad = |varies: bool, block: u32| !varies || (block as usize).is_multiple_of(BROAD_SHARE);
         let of_a = is_broad(varies(&spec.a, spec.k), spec.a.format.block().1);
         let is_broad = of_a && is_broad(varies(&spec.b, spec.k), spec.b.format.block().1);
-        Self { spec: *spec, lift, offset, share: if is_broad { BROAD_SHARE } else { SHARE } }
+        Self { spec: *spec, lift, offset, unit, share: if is_broad { BROAD_SHARE } else { SHARE } }
     }
 
     pub(crate) fn steps(&self) -> usize {
@@ -121,7 +143,7 @@ impl Bytes {
         } else if !product.a.global.is_empty() {
             factor = [numbers::get(DType::F32, product.a.global, 0)];
         }
-        factor[0] * E::from_f32(unit(self.spec.a.format) * unit(self.spec.b.format))
+        factor[0] * E::from_f32(unit(self.spec.a.format) * self.unit)
     }
 }
 

@@ -34,8 +34,9 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    pub(crate) fn of(rows: usize) -> Self {
-        let height = rows.next_power_of_two().clamp(2, 8);
+    /// `rows` in groups of at most `most`, which is 4 or 8.
+    pub(crate) fn of(rows: usize, most: usize) -> Self {
+        let height = rows.next_power_of_two().clamp(2, most);
         Self { height, groups: rows.div_ceil(height) }
     }
 
@@ -61,6 +62,9 @@ pub(crate) struct Turned<'t> {
 
 /// Rows of A, made ready, that meet turned columns.
 pub(crate) trait Meet: Send + Sync + 'static {
+    /// How they are grouped.
+    fn rows(&self) -> Rows;
+
     /// Bytes of A made ready.
     fn bytes(&self) -> usize;
 
@@ -91,7 +95,6 @@ pub(crate) trait Meet: Send + Sync + 'static {
 /// Sums of sets of columns.
 pub(crate) struct Sets<M> {
     spec: GemmSpec,
-    rows: Rows,
     meet: M,
     /// Whether scales of columns change along k.
     varies: bool,
@@ -101,7 +104,7 @@ pub(crate) struct Sets<M> {
 
 impl<M: Meet> Sets<M> {
     pub(crate) fn new(spec: &GemmSpec, varies: bool, share: usize, meet: M) -> Self {
-        Self { spec: *spec, rows: Rows::of(spec.m as usize), meet, varies, share }
+        Self { spec: *spec, meet, varies, share }
     }
 
     fn steps(&self) -> usize {
@@ -126,7 +129,7 @@ impl<M: Meet> Dots for Sets<M> {
     }
 
     fn work_bytes(&self) -> usize {
-        let (list, sums) = (self.list(), self.rows.all() * SET);
+        let (list, sums) = (self.list(), self.meet.rows().all() * SET);
         // The lists of a set before they are turned, and after that of both scales and shifts; sums.
         (3 * list * SET + sums) * size_of::<f32>()
     }
@@ -138,7 +141,7 @@ impl<M: Meet> Dots for Sets<M> {
     fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k, all_steps) = (&product.b, self.spec.k as usize, self.steps());
-        let Rows { height, groups } = self.rows;
+        let Rows { height, groups } = self.meet.rows();
         let list = self.list();
         let (rows, rest) = columns::take::<f32>(work, list * SET);
         let (scales, rest) = columns::take::<f32>(rest, list * SET);
