@@ -84,6 +84,18 @@ pub(crate) fn asks_first_cache() -> bool {
     *IS_AMD.get_or_init(|| is_amd(&read("/proc/cpuinfo")))
 }
 
+/// Whether what streams by is best asked of the second cache: AMD's processors of family 25. Zen 4 read keys and values at 21 to
+/// 27 GB/s so, and at 10 to 16 when it asked the first, which holds little more than what is in use; Zen 3 asks the first either
+/// way. Zen 5 brings little of what is asked of the second.
+pub(crate) fn streams_by_second_cache() -> bool {
+    static IS_SO: OnceLock<bool> = OnceLock::new();
+    *IS_SO.get_or_init(|| is_family_25(&read("/proc/cpuinfo")))
+}
+
+fn is_family_25(cpu_info: &str) -> bool {
+    is_amd(cpu_info) && field(cpu_info, &["cpu family"]).as_deref() == Some("25")
+}
+
 fn is_amd(cpu_info: &str) -> bool {
     field(cpu_info, &["vendor_id"]).as_deref() == Some("AuthenticAMD")
 }
@@ -281,6 +293,14 @@ mod tests {
         }
         #[cfg(target_arch = "x86_64")]
         assert!(amx::features().all(|name| OF_TILES.contains(&name)));
+    }
+
+    #[test]
+    fn families_are_their_makers() {
+        let info =
+            |vendor: &str, family: &str| format!("vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\n");
+        assert!(is_family_25(&info("AuthenticAMD", "25")));
+        assert!(!is_family_25(&info("AuthenticAMD", "26")) && !is_family_25(&info("GenuineIntel", "25")));
     }
 
     #[test]

@@ -13,13 +13,15 @@ pub(super) struct Ahead<'r> {
     of_row: [usize; 2],
     until: usize,
     row: usize,
+    /// Whether the second cache is asked, not the first.
+    second: bool,
 }
 
 impl<'r> Ahead<'r> {
     /// Of rows of so many bytes, and of those from row `until` on.
     #[inline(always)]
-    pub(super) fn of(rows: &'r [*const u8], until: usize, of_row: [usize; 2]) -> Self {
-        Self { rows, at: std::ptr::null(), left: 0, of_row, until, row: 0 }
+    pub(super) fn of(rows: &'r [*const u8], until: usize, of_row: [usize; 2], second: bool) -> Self {
+        Self { rows, at: std::ptr::null(), left: 0, of_row, until, row: 0, second }
     }
 
     /// The next bytes, to be asked for while as many others are read, which begin at `read`.
@@ -34,7 +36,7 @@ impl<'r> Ahead<'r> {
         }
         let at = self.at;
         (self.at, self.left) = (at.wrapping_add(bytes), self.left - bytes);
-        Lines { at, step: LINE }
+        Lines { at, step: LINE, second: self.second }
     }
 
     /// Takes in the rows that lie side by side.
@@ -57,7 +59,7 @@ impl<'r> Ahead<'r> {
                 let Some(&row) = self.rows.get(self.row) else { return };
                 self.take(row);
             }
-            prefetch::<1>(self.at);
+            ask(self.at, self.second);
             let line = self.left.min(LINE);
             (self.at, self.left) = (self.at.wrapping_add(line), self.left - line);
         }
@@ -77,21 +79,31 @@ impl<'r> Ahead<'r> {
 pub(super) struct Lines {
     at: *const u8,
     step: usize,
+    second: bool,
 }
 
 impl Lines {
     /// No more than the one at `read`, which is read anyway.
     #[inline(always)]
     pub(super) fn none(read: *const u8) -> Self {
-        Self { at: read, step: 0 }
+        Self { at: read, step: 0, second: false }
     }
 
     /// Asks for the next ones.
     #[inline(always)]
     pub(super) fn ask(&mut self, lines: usize) {
         for _ in 0..lines {
-            prefetch::<1>(self.at);
+            ask(self.at, self.second);
             self.at = self.at.wrapping_add(self.step);
         }
+    }
+}
+
+#[inline(always)]
+fn ask(at: *const u8, second: bool) {
+    if second {
+        prefetch::<2>(at);
+    } else {
+        prefetch::<1>(at);
     }
 }

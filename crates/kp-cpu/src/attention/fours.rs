@@ -9,7 +9,7 @@ use super::{
     turn::Turns,
     widened::{Bf16s, E4m3s, E5m2s, F16s, F32s, Widened},
 };
-use crate::{memory::numbers_mut, numbers, simd::widen::Widen};
+use crate::{caps, memory::numbers_mut, numbers, simd::widen::Widen};
 use kp_hal::DType;
 use std::ops::Range;
 
@@ -30,8 +30,11 @@ const TOGETHER: usize = 4;
 /// Bytes of a page, within which a processor fetches ahead.
 pub(super) const PAGE: usize = 4096;
 
-/// How far ahead of a step memory is asked for, in bytes: 8 to 32 kilobytes are alike on Zen 5, one is too little.
+/// How far ahead of a step the first cache is asked for memory, in bytes: 8 to 32 kilobytes are alike on Zen 5, one is too little.
 const AHEAD: usize = 8 << 10;
+
+/// The same where the second is: on Zen 4 eight kilobytes are too little for heads that are shared.
+const FAR_AHEAD: usize = 64 << 10;
 
 /// The same in rows, at most.
 const AHEAD_ROWS: usize = 128;
@@ -118,6 +121,8 @@ pub(super) struct Chunk<'c, 'a> {
     v_bytes: [usize; 2],
     /// Rows between one that is read and one that is asked for.
     ahead: Option<usize>,
+    /// Whether the second cache is asked for them.
+    second: bool,
     /// A row of V of zeros.
     zeros: &'c [u8],
 }
@@ -235,11 +240,12 @@ macro_rules! as_pairs {
 
 /// How many meet in turn. The more there are, the less often sums are loaded and stored. But a step, the rows of all heads of
 /// as many tokens, should take little of the first cache: f32 of 16 heads of 128 is read faster by two than by four, bf16 by
-/// four than by eight.
+/// four than by eight. Where the second cache is asked it is not in the way: on Zen 4 heads that are shared are read faster by
+/// four.
 pub(super) fn together(dtype: DType, dims: &Dims, pairs: bool) -> usize {
     match dtype {
         _ if pairs => as_pairs!(dtype, Rows => Rows::TOGETHER),
-        DType::F32 if dims.qk == dims.qk_width && dims.v == dims.v_width => TWO,
+        DType::F32 if dims.qk == dims.qk_width && dims.v == dims.v_width && !caps::streams_by_second_cache() => TWO,
         _ => FOUR,
     }
 }
@@ -254,8 +260,10 @@ impl<'c, 'a> Chunk<'c, 'a> {
         order: Order,
         zeros: &'c [u8],
     ) -> Self {
+        let second = caps::streams_by_second_cache();
+        let ahead = if second { FAR_AHEAD } else { AHEAD };
         let ahead =
-            AHEAD.div_ceil((heads * k.bits(k.rows.dim) / 8).max(1)).next_multiple_of(order.wide).min(AHEAD_ROWS);
+            ahead.div_ceil((heads * k.bits(k.rows.dim) / 8).max(1)).next_multiple_of(order.wide).min(AHEAD_ROWS);
         let (values, next) = (order.end(), keys.end..tile.end.min(keys.end + ahead));
         // What has no key stands for one that is read anyway.
         let any = [k, v].map(|source| source.of_heads(tile.sequence.key(keys.start), first_head, heads).as_ptr());
@@ -277,7 +285,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
         }
         let ahead = asks.then_some(ahead);
         let [k_bytes, v_bytes] = [k, v].map(|source| [source.rows.head, source.rows.dim].map(|n| source.bits(n) / 8));
-        Self { tile, keys, k, v, first_head, heads, group, order, rows, values, k_bytes, v_bytes, ahead, zeros }
+        Self { tile, keys, k, v, first_head, heads, group, order, rows, values, k_bytes, v_bytes, ahead, second, zeros }
     }
 
     /// Products of rows of Q with those of K times a factor, a chunk's places for each; `PAIRS`: Q is as [`arrange`] leaves it.
@@ -381,7 +389,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
             Some(ahead) => (&self.rows[begin + ahead..], self.values.saturating_sub(ahead)),
             None => ([].as_slice(), 0),
         };
-        Ahead::of(rows, until, of_row)
+        Ahead::of(rows, until, of_row, self.second)
     }
 
     /// What is asked for while `N` rows of a head, of so many bytes, are read: at once if they are not read as they lie.
