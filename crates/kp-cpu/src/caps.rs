@@ -4,7 +4,11 @@
 use crate::amx;
 use crate::{gemm, threads};
 use kp_hal::{Caps, DType, DTypes, DeviceInfo, DeviceKind, MemoryInfo, Rates};
-use std::{fs, path::Path, sync::OnceLock};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 /// The processor as a device.
 pub(crate) fn info() -> DeviceInfo {
@@ -175,6 +179,12 @@ fn all_hide(list: &str) -> Result<(), String> {
     }
 }
 
+/// Ways of the second cache of the first core.
+pub(crate) fn l2_ways() -> Option<u64> {
+    static WAYS: OnceLock<Option<u64>> = OnceLock::new();
+    *WAYS.get_or_init(|| read(cache_folder(2)?.join("ways_of_associativity")).trim().parse().ok())
+}
+
 /// Bytes of the last cache that the first core sees, if it has a third.
 fn l3_bytes() -> Option<u64> {
     static BYTES: OnceLock<Option<u64>> = OnceLock::new();
@@ -188,23 +198,24 @@ pub(crate) fn exceeds_caches(bytes: u64) -> bool {
 
 /// Bytes of the data or unified cache of `level` that the first core sees.
 fn cache(level: u32) -> Option<u64> {
+    let size = read(cache_folder(level)?.join("size"));
+    let size = size.trim();
+    let digits = size.trim_end_matches(['K', 'M', 'G']);
+    let unit = match &size[digits.len()..] {
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => 1,
+    };
+    digits.parse::<u64>().ok().map(|n| n * unit)
+}
+
+/// Where the kernel tells of it.
+fn cache_folder(level: u32) -> Option<PathBuf> {
     let root = Path::new("/sys/devices/system/cpu/cpu0/cache");
-    (0..8).find_map(|i| {
-        let folder = root.join(format!("index{i}"));
+    (0..8).map(|i| root.join(format!("index{i}"))).find(|folder| {
         let text = |file: &str| read(folder.join(file));
-        if text("level").trim() != level.to_string() || text("type").trim() == "Instruction" {
-            return None;
-        }
-        let size = text("size");
-        let size = size.trim();
-        let digits = size.trim_end_matches(['K', 'M', 'G']);
-        let unit = match &size[digits.len()..] {
-            "K" => 1 << 10,
-            "M" => 1 << 20,
-            "G" => 1 << 30,
-            _ => 1,
-        };
-        digits.parse::<u64>().ok().map(|n| n * unit)
+        text("level").trim() == level.to_string() && text("type").trim() != "Instruction"
     })
 }
 

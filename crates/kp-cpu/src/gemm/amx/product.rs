@@ -23,6 +23,7 @@ use super::{
 use crate::{
     act::Tail,
     amx::{ROWS, Tiles},
+    caps::l2_ways,
     gemm::{
         few::columns::bytes_mut,
         finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
@@ -108,6 +109,7 @@ impl<E: Tail> ByTiles<E> {
             b_lies: matches!(b, Source::Panels(_)),
             // Tiles multiply several times as fast.
             packs_fast: units == Units::Vectors && matches!(a, Lines::Same),
+            spares_l2: units == Units::Vectors && l2_ways().is_some_and(|ways| ways <= 8),
         };
         Self {
             spec: *spec,
