@@ -115,7 +115,7 @@ impl Loops {
             ($kind:ident) => {
                 match (height, reading) {
                     (0, Reading::Beside) => dots::<$kind, 1, { BREADTHS[0] }> as Sums,
-                    (0, Reading::InTurn) => dots::<$kind, 1, 1>,
+                    (0, _) => dots::<$kind, 1, 1>,
                     (1, _) => dots::<$kind, { HEIGHTS[1] }, { BREADTHS[1] }>,
                     _ => dots::<$kind, { HEIGHTS[2] }, { BREADTHS[2] }>,
                 }

@@ -60,7 +60,12 @@ impl Kernel<Gemm> for Avx512FewRows {
             return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
         }
         // Four bits take so much arithmetic that several columns at once share numbers of A.
-        Ok(if Kind::of(p.b.dtype()) == Some(Kind::Nibbles) { Variants::ONE } else { Reading::VARIANTS })
+        Ok(match Kind::of(p.b.dtype()) {
+            Some(Kind::Nibbles) => Variants::ONE,
+            // Several rows are limited by arithmetic, where that order was slower.
+            _ if p.m > 1 => Reading::VARIANTS,
+            _ => Reading::IN_ORDER_TOO,
+        })
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
@@ -85,7 +90,9 @@ const fn one_row(kind: Kind, reading: Reading) -> usize {
     match (reading, kind) {
         (_, Kind::Nibbles) => 4,
         (Reading::Beside, _) => BROAD,
-        (Reading::InTurn, _) => 1,
+        (Reading::InTurn, _) | (Reading::InOrder, Kind::Bf16 | Kind::F16) => 1,
+        (Reading::InOrder, Kind::F32) => 4,
+        (Reading::InOrder, _) => 2,
     }
 }
 
@@ -133,6 +140,7 @@ impl Loops {
                 match reading {
                     Reading::Beside => dots::<$kind, { one_row(Kind::$kind, Reading::Beside) }> as OneRow,
                     Reading::InTurn => dots::<$kind, { one_row(Kind::$kind, Reading::InTurn) }>,
+                    Reading::InOrder => dots::<$kind, { one_row(Kind::$kind, Reading::InOrder) }>,
                 }
             };
         }

@@ -61,7 +61,7 @@ impl Kernel<Gemm> for VnniFewRows {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
         }
         supports(caps, p)?;
-        Ok(Reading::VARIANTS)
+        Ok(if p.m as usize == MOST { Reading::IN_ORDER_TOO } else { Reading::VARIANTS })
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
@@ -82,7 +82,7 @@ impl Kernel<Gemm> for VnniFewRows {
         let is_busy = is_four && (p.m > 1 || varies);
         let share = match Reading::of(variant) {
             Reading::Beside if is_busy => 0.9,
-            Reading::InTurn if is_busy => 0.85,
+            _ if is_busy => 0.85,
             reading => reading.share(caps),
         };
         let secs = if is_busy { overlapped(memory, compute / share) } else { memory.as_secs().max(compute) / share };

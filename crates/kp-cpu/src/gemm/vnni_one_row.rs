@@ -57,7 +57,7 @@ impl Kernel<Gemm> for VnniOneRow {
             Reading::Beside if p.k as usize / 2 <= LONG => 4.0,
             // Of long columns, those that are read next find less room.
             Reading::Beside => 9.0,
-            Reading::InTurn => 7.0,
+            _ => 7.0,
         };
         let lines = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 128.0;
         let compute = lines * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
@@ -90,7 +90,7 @@ struct Row {
 impl Row {
     fn new(spec: &GemmSpec, reading: Reading, order: Reading) -> Self {
         let breadth = match reading {
-            Reading::InTurn => 1,
+            Reading::InTurn | Reading::InOrder => 1,
             Reading::Beside if spec.k as usize / 2 > LONG => MOST / 2,
             Reading::Beside => MOST,
         };

@@ -127,8 +127,8 @@ impl Codes {
         let (loops, breadths) = match (set, reading, spec.b.dtype().bits()) {
             (Set::Avx512, Reading::Beside, 4) => (loops!(Four, BREADTHS), BREADTHS),
             (Set::Avx512, Reading::Beside, _) => (loops!(Eight, BREADTHS), BREADTHS),
-            (Set::Avx512, Reading::InTurn, 4) => (loops!(Four, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
-            (Set::Avx512, Reading::InTurn, _) => (loops!(Eight, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
+            (Set::Avx512, _, 4) => (loops!(Four, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
+            (Set::Avx512, ..) => (loops!(Eight, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
             (Set::Vnni, _, 4) => (half!(Four, vnni_whole, vnni_scaled), BREADTHS_AVX2),
             (Set::Vnni, ..) => (half!(Eight, vnni_whole, vnni_scaled), BREADTHS_AVX2),
             (Set::Plain, _, 4) => (half!(Four, plain_whole, plain_scaled), BREADTHS_AVX2),
@@ -273,7 +273,9 @@ impl Dots for Codes {
             let breadth = self.breadths[height];
             // Eight rows compute for so long that lines asked for twice cost more than they bring.
             let ahead = |o: usize| match rows {
-                MOST => (columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k), Far::NONE),
+                MOST if self.reading != Reading::InOrder => {
+                    (columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k), Far::NONE)
+                }
                 _ => of_columns.ahead(self.reading, o, breadth, inner.len() == k),
             };
             let loops = match &self.loops {

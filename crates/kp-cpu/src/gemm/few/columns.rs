@@ -76,24 +76,39 @@ pub(crate) enum Reading {
     Beside,
     /// One column after the other, or two where rows are many.
     InTurn,
+    /// A few columns at once, asked for in the order of memory and of the second cache alone.
+    InOrder,
 }
 
 impl Reading {
     /// Of a variant, of [`Self::VARIANTS`].
     pub(crate) fn of(variant: Variant) -> Self {
-        if variant == Variant(0) { Self::Beside } else { Self::InTurn }
+        match variant {
+            Variant(0) => Self::Beside,
+            Variant(1) => Self::InTurn,
+            _ => Self::InOrder,
+        }
     }
 
     pub(crate) const VARIANTS: Variants = Variants::first(2);
 
-    /// The one in which memory is fastest.
+    /// Of kernels that ask in order, too.
+    pub(crate) const IN_ORDER_TOO: Variants = Variants::first(3);
+
+    /// The one in which memory is fastest, of [`Self::VARIANTS`].
     pub(crate) fn fastest(caps: &Caps) -> Self {
         if caps.read_places > 1 { Self::Beside } else { Self::InTurn }
     }
 
     /// Which share of memory's rate loops reach that read so.
     pub(crate) fn share(self, caps: &Caps) -> f64 {
-        if self == Self::fastest(caps) { 0.9 } else { 0.85 }
+        match self {
+            // A first cache that holds little more than a row of A loses what is asked of it too early.
+            Self::InOrder if caps.read_places == 1 && caps.l1_bytes <= SMALL_L1 => 0.95,
+            Self::InOrder => 0.8,
+            _ if self == Self::fastest(caps) => 0.9,
+            _ => 0.85,
+        }
     }
 }
 
@@ -396,11 +411,12 @@ impl<'a> Codes<'a> {
     /// What is asked for while `breadth` columns from `o` on are read, `whole` or not: how far ahead of each line, as [`ahead`]
     /// says, and if columns are read in turn as much again in the order of memory.
     pub(crate) fn ahead(&self, reading: Reading, o: usize, breadth: usize, whole: bool) -> (usize, Far) {
-        if reading == Reading::Beside || breadth == 1 {
-            return (ahead(reading, breadth, self.step, whole), Far::NONE);
-        }
         let at = self.codes.as_ptr().wrapping_add(self.first + (o + FAR_SETS * breadth) * self.step);
-        (breadth * self.step, Far::new(at, self.len, self.step))
+        match reading {
+            Reading::InOrder => (0, Far::new(at, self.len, self.step)),
+            Reading::InTurn if breadth > 1 => (breadth * self.step, Far::new(at, self.len, self.step)),
+            _ => (ahead(reading, breadth, self.step, whole), Far::NONE),
+        }
     }
 
     /// Bytes from one column to the next.
@@ -423,10 +439,14 @@ pub(crate) fn ahead(reading: Reading, breadth: usize, ld: usize, whole: bool) ->
             }
         }
         Reading::InTurn => 2 * breadth * ld,
+        Reading::InOrder => 0,
         Reading::Beside if whole && breadth * ld > SHORT => AHEAD,
         _ => breadth * ld,
     }
 }
+
+/// A first cache of which a row of 4096 numbers takes half.
+const SMALL_L1: u64 = 32 << 10;
 
 /// How many sets of columns ahead of their use lines are on their way to L2.
 const FAR_SETS: usize = 4;

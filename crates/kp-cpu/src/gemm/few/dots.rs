@@ -202,7 +202,7 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
     columns: &Columns<'_>,
     sums: &mut [f32],
 ) {
-    let &Columns { codes, share, scales, zeros, ahead, .. } = columns;
+    let &Columns { codes, share, scales, zeros, ahead, mut far } = columns;
     let codes: &[&[u8]; C] = codes.try_into().expect("as many columns as the loop is for");
     let bytes = T::KIND.step_bytes();
     let steps = codes[0].len().div_ceil(bytes);
@@ -228,6 +228,7 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
                 starts[c] = codes[c][s * bytes..].as_ptr();
                 ask(starts[c].wrapping_add(ahead), bytes);
             }
+            far.ask(C * bytes / 64);
         } else {
             last = ends(*codes, s * bytes);
             for c in 0..C {

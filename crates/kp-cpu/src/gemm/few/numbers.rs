@@ -144,7 +144,6 @@ impl<L: Loops> Dots for Numbers<L> {
             let lists = Lists::new(b, item.b, inner.start, self.share);
             let shares = steps.len() * L::STEP / self.share;
             let codes = Codes::of(b, item.b, inner.clone());
-            let ahead = columns::ahead(self.reading, breadth, codes.step(), inner.len() == k);
             for o in columns.clone().step_by(breadth) {
                 // Past the last column, that one again.
                 let place = |c: usize| (o + c).min(columns.end - 1);
@@ -159,13 +158,17 @@ impl<L: Loops> Dots for Numbers<L> {
                         is_beyond[c] = self.loops.zeros(&lists, place(c), &mut zeros[c][..shares]);
                     }
                 }
+                let (ahead, far) = match self.reading {
+                    Reading::InOrder => codes.ahead(self.reading, o, breadth, inner.len() == k),
+                    _ => (columns::ahead(self.reading, breadth, codes.step(), inner.len() == k), Far::NONE),
+                };
                 let some = Columns {
                     codes: &some[..breadth],
                     share: self.share,
                     scales: if is_scaled { scales } else { &[] },
                     zeros: if has_zero { zeros } else { &[] },
                     ahead,
-                    far: Far::NONE,
+                    far,
                 };
                 let mut of_rows = [0.0; SUMS];
                 // SAFETY: `supports` asked for the features.
