@@ -34,8 +34,8 @@ pub(crate) struct Rows<'a> {
 }
 
 /// Adds to `sums` the products of `R` rows with the columns of `codes`, of which `shared` have an entry of `scales`, and four
-/// times as many one of `shifts` if there are any: a byte each, which is added to codes. See [`super::byte_row`] for
-/// `HOW` codes become bytes. Asks meanwhile for as many codes of `later`.
+/// times as many one of `shifts` if there are any: a byte each, which is added to codes. See [`super::byte_row`] for how,
+/// by `HOW`, codes become bytes. Asks meanwhile for as many codes of `later`.
 ///
 /// # Panics
 /// If rows, scales or shifts are short.

@@ -29,8 +29,9 @@ pub(crate) const FINE: u8 = 3;
 /// Bytes of a step of columns.
 const BYTES: usize = STEP / 2;
 
-/// Adds to `sums` the products of a row `a`, zeros past the end, with each of `C` columns. Of the row, `taken` has for each lane of a step − offset · the sum of its codes. Bits of `lift.flip` are
-/// turned around, and shifts added if codes are `SHIFTED`; or codes are looked up: see `HOW`.
+/// Adds to `sums` the products of a row `a`, zeros past the end, with each of `C` columns. Of the row, `taken` has for each lane of a
+/// step − offset · the sum of its codes. Bits of `lift.flip` are turned around, and shifts added if codes are `SHIFTED`; or codes are
+/// looked up: see `HOW`.
 ///
 /// # Panics
 /// If `a` or the lists do not cover the columns' steps.

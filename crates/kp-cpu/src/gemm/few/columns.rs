@@ -81,7 +81,7 @@ pub(crate) enum Reading {
 }
 
 impl Reading {
-    /// Of a variant, of [`Self::VARIANTS`].
+    /// Of a variant, of [`Self::VARIANTS`] or [`Self::IN_ORDER_TOO`].
     pub(crate) fn of(variant: Variant) -> Self {
         match variant {
             Variant(0) => Self::Beside,
@@ -409,7 +409,7 @@ impl<'a> Codes<'a> {
     }
 
     /// What is asked for while `breadth` columns from `o` on are read, `whole` or not: how far ahead of each line, as [`ahead`]
-    /// says, and if columns are read in turn as much again in the order of memory.
+    /// says, and if several columns are read in turn as much again in the order of memory; that alone if they are read in order.
     pub(crate) fn ahead(&self, reading: Reading, o: usize, breadth: usize, whole: bool) -> (usize, Far) {
         let at = self.codes.as_ptr().wrapping_add(self.first + (o + FAR_SETS * breadth) * self.step);
         match reading {
