@@ -9,13 +9,17 @@ use super::{
 use std::collections::BTreeSet;
 
 /// In each op folder of each backend, a file that implements `Kernel` names the kernel after itself, and the folder's
-/// `mod.rs` lists it. A kernel of every op stands above the folders.
+/// `mod.rs` lists it. A kernel of every op stands above the folders. A family implements `Kernel` for constants that stand
+/// in files of their own, one for each kernel.
 pub(crate) fn stems(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in tree.crates().filter(|name| is_backend(name)) {
         let src = format!("crates/{name}/src/");
-        for file in tree.under(&src).filter(|file| file.extension() == "rs") {
-            let types = kernel_types(file);
+        let sources = || tree.under(&src).filter(|file| file.extension() == "rs");
+        let families: BTreeSet<String> = sources().filter(|file| is_family(file)).flat_map(kernel_types).collect();
+        for file in sources().filter(|file| !is_family(file)) {
+            let mut types = kernel_types(file);
+            types.extend(constants(file, &families).into_iter().map(|(_, of)| of));
             if types.is_empty() {
                 continue;
             }
@@ -94,13 +98,21 @@ fn kernel_types(file: &File) -> BTreeSet<String> {
     types
 }
 
-/// The names a file gives its kernels: literals in `fn name` and in `NAME` constants.
+/// Whether what this file implements are kernels that each say their own name elsewhere, in a field.
+fn is_family(file: &File) -> bool {
+    let code = &file.source().code;
+    let mut bodies = file.source().find_all("fn name").filter_map(|at| code[at..].split('}').next()).peekable();
+    bodies.peek().is_some() && bodies.all(|body| body.contains("self.name"))
+}
+
+/// The names a file gives its kernels: literals in `fn name`, in `NAME` constants and in a field `name`.
 fn wrong_name(file: &File) -> Vec<Finding> {
     let code = &file.source().code;
-    let bodies = file.source().find_all("fn name").filter_map(|at| Some((at, at + code[at..].find('}')?)));
-    let constants = file.source().find_all("NAME").filter_map(|at| Some((at, at + code[at..].find(';')?)));
+    let ends = |word: &'static str, end: char| {
+        file.source().find_all(word).filter_map(move |at| Some((at, at + code[at..].find(end)?)))
+    };
     let mut literals = Vec::new();
-    for (start, end) in bodies.chain(constants) {
+    for (start, end) in ends("fn name", '}').chain(ends("NAME", ';')).chain(ends("name:", ',')) {
         // The code keeps the quotes and blanks what they hold; the text has it.
         let quotes: Vec<usize> = code[start..end].match_indices('"').map(|(at, _)| start + at).collect();
         literals.extend(quotes.chunks_exact(2).map(|pair| (pair[0], &file.text[pair[0] + 1..pair[1]])));
@@ -134,19 +146,30 @@ fn wrong_hash(file: &File) -> Option<Finding> {
 
 /// The constants of this file's kernel types, or the types where it has no constants, that the op's list lacks.
 fn unlisted(file: &File, types: &BTreeSet<String>, list: &File) -> Vec<Finding> {
-    let constants =
-        |kind: &'static str| file.source().find_all(kind).filter_map(|at| declared(&file.source().code[at..], types));
-    let mut names: Vec<(String, String)> = constants("const").chain(constants("static")).collect();
+    let mut names = constants(file, types);
     for kind in types {
         if !names.iter().any(|(_, of)| of == kind) {
             names.push((kind.clone(), kind.clone()));
         }
     }
-    names.retain(|(name, _)| list.source().find_all(name).next().is_none());
+    // Every file of a family may call its constant the same.
+    let path = |name: &str| format!("{}::{name}", file.stem());
+    let listed = |name: &str| match name {
+        "KERNEL" => list.source().find_all(&path(name)).next().is_some(),
+        _ => list.source().find_all(name).next().is_some(),
+    };
+    names.retain(|(name, _)| !listed(name));
     names
         .into_iter()
         .map(|(name, _)| file.finding(file.line_with(&name), format!("{name} is not in the list of {}", list.path)))
         .collect()
+}
+
+/// This file's constants of these types: name and type.
+fn constants(file: &File, types: &BTreeSet<String>) -> Vec<(String, String)> {
+    let of =
+        |kind: &'static str| file.source().find_all(kind).filter_map(|at| declared(&file.source().code[at..], types));
+    of("const").chain(of("static")).collect()
 }
 
 /// For code at `const NAME: Type` with a kernel's type, the name and the type.

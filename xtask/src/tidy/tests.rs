@@ -224,6 +224,32 @@ const BAD: &[Bad] = &[
     },
     Bad {
         check: "stems",
+        files: &[
+            ("crates/kp-x/Cargo.toml", ""),
+            ("crates/kp-x/src/gemm/mod.rs", "pub const LIST: L = &[&wide::KERNEL];\n"),
+            (
+                "crates/kp-x/src/gemm/tiles.rs",
+                "impl Kernel<Gemm> for Tiles {\n    fn name(&self) -> &'static str {\n        self.name\n    }\n}\n",
+            ),
+            ("crates/kp-x/src/gemm/wide.rs", "pub const KERNEL: Tiles = Tiles { name: \"narrow\", tiles: &[] };\n"),
+        ],
+        found: "crates/kp-x/src/gemm/wide.rs:1: kernel \"narrow\" stands in wide.rs",
+    },
+    Bad {
+        check: "stems",
+        files: &[
+            ("crates/kp-x/Cargo.toml", ""),
+            ("crates/kp-x/src/gemm/mod.rs", "pub const LIST: L = &[&narrow::KERNEL];\n"),
+            (
+                "crates/kp-x/src/gemm/tiles.rs",
+                "impl Kernel<Gemm> for Tiles {\n    fn name(&self) -> &'static str {\n        self.name\n    }\n}\n",
+            ),
+            ("crates/kp-x/src/gemm/wide.rs", "pub const KERNEL: Tiles = Tiles { name: \"wide\", tiles: &[] };\n"),
+        ],
+        found: "crates/kp-x/src/gemm/wide.rs:1: KERNEL is not in the list of crates/kp-x/src/gemm/mod.rs",
+    },
+    Bad {
+        check: "stems",
         files: &[("crates/kp-x/Cargo.toml", ""), ("crates/kp-x/src/simt.rs", "impl Kernel<Gemm> for Simt {}\n")],
         found: "crates/kp-x/src/simt.rs:1: a kernel of one op stands in its folder: src/<op>/<stem>.rs",
     },

@@ -1,13 +1,14 @@
 //! What the kernels on `sm90_blocks.cuh` have in common: block-scaled e4m3, and groups of rows.
 
 mod estimate;
+mod kernel;
 
 use super::{
     Check,
     maps::{self, Map},
 };
 use crate::{
-    compile::{Build, Source},
+    compile::{Build, Listed, Source},
     device::NvidiaDevice,
     launch::{Config, Function},
     queue::NvidiaQueue,
@@ -73,6 +74,8 @@ pub(crate) const fn parted(tile: Tile, cluster_k: u32) -> Tile {
 /// A kernel on the header.
 pub(crate) struct Family {
     pub(crate) name: &'static str,
+    /// Hash of what it is made of.
+    pub(crate) code: u64,
     pub(crate) source: &'static Source,
     /// Append only, because wisdom names variants by their place.
     pub(crate) tiles: &'static [Tile],
@@ -146,7 +149,7 @@ const fn gcd(a: u32, b: u32) -> u32 {
 impl Family {
     /// Which variants run a product, whose rows are grouped or not. Each element's sum goes along k in steps of one size, and where k is not
     /// parted in one order, so any promise about bits is kept.
-    pub(crate) fn supports(
+    fn computes(
         &self,
         caps: &Caps,
         spec: &GemmSpec,
@@ -241,19 +244,19 @@ impl Family {
         Build { source: self.source, entry: "gemm", defines }
     }
 
-    /// Every build that a problem may want, for products grouped so.
-    pub(crate) fn builds(&self, groupings: &[Option<Grouping>]) -> Vec<Build> {
+    /// Every build that a problem may want, for products grouped so; `kernel` names op and kernel.
+    pub(crate) fn builds(&self, kernel: &'static str, groupings: &[Option<Grouping>]) -> Vec<Listed> {
         let of_tile = |tile| {
             let outs = [DType::Bf16, DType::F16, DType::F32];
             let outs = outs.into_iter().filter(move |&d| self.shared_bytes(tile, d) <= MOST_SHARED);
             outs.flat_map(move |d| groupings.iter().map(move |&g| self.build(tile, d, g)))
         };
-        self.tiles.iter().flat_map(of_tile).collect()
+        self.tiles.iter().flat_map(of_tile).map(|build| Listed::new(kernel, build)).collect()
     }
 
     /// A product made ready.
-    pub(crate) fn ready(
-        &'static self,
+    fn ready(
+        &self,
         device: &Arc<dyn Device>,
         spec: &GemmSpec,
         grouping: Option<Grouping>,

@@ -45,8 +45,8 @@ type Check = Result<(), Unsupported>;
 
 /// Best first.
 pub(crate) const LIST: KernelList<Gemm> = &[
-    &sm90_e4m3_1d2d::Sm90E4m3_1d2d,
-    &sm90_e4m3_1d1d::Sm90E4m3_1d1d,
+    &sm90_e4m3_1d2d::KERNEL,
+    &sm90_e4m3_1d1d::KERNEL,
     &sm80_skinny::Sm80Skinny,
     &sm90_swap::Sm90Swap,
     &sm90_swap_stream::Sm90SwapStream,
@@ -68,8 +68,8 @@ pub(crate) fn builds(arch: &str) -> Vec<Listed> {
         builds.extend(sm90::builds());
         builds.extend(sm90_swap::builds());
         builds.extend(sm90_swap_stream::builds());
-        builds.extend(sm90_e4m3_1d2d::builds());
-        builds.extend(sm90_e4m3_1d1d::builds());
+        builds.extend(sm90_e4m3_1d2d::KERNEL.builds("gemm/sm90_e4m3_1d2d", &[None]));
+        builds.extend(sm90_e4m3_1d1d::KERNEL.builds("gemm/sm90_e4m3_1d1d", &[None]));
     }
     if ["sm_100a", "sm_103a", "sm_110a"].contains(&arch) {
         builds.extend(sm100::builds());

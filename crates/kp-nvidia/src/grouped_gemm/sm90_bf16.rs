@@ -4,18 +4,10 @@
 //! along k and 16-byte aligned, D plain.
 
 use crate::{
-    compile::{Listed, Source},
+    compile::Source,
     gemm::blocks::{Family, Tile, source, tile},
 };
-use kp_hal::{
-    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant,
-    op::{GroupedGemm, GroupedGemmProblem, Grouping},
-    source_hash,
-};
-use std::sync::Arc;
-
-/// The kernel.
-pub(crate) struct Sm90Bf16;
+use kp_hal::{DType, source_hash};
 
 static SOURCE: Source = source!("grouped_gemm/cuda/sm90_bf16.cu");
 
@@ -34,36 +26,12 @@ const TILES: [Tile; 11] = [
     tile(128, 256, 4, (2, 1), 2),
 ];
 
-/// What it is made of.
-pub(super) static FAMILY: Family =
-    Family { name: "sm90_bf16", source: &SOURCE, tiles: &TILES, dtype: DType::Bf16, scales: None };
-
-impl Kernel<GroupedGemm> for Sm90Bf16 {
-    fn name(&self) -> &'static str {
-        "sm90_bf16"
-    }
-
-    fn code(&self) -> u64 {
-        const { source_hash(include_bytes!("sm90_bf16.rs")) ^ crate::gemm::hash(&SOURCE).rotate_left(1) }
-    }
-
-    fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
-        FAMILY.supports(caps, &p.gemm, Some(p.grouping), p.repro(), p.align())
-    }
-
-    fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {
-        FAMILY.estimate(caps, &p.gemm, Some(p.grouping), variant)
-    }
-
-    fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
-        let code = FAMILY.ready(device, &p.gemm, Some(p.grouping), variant)?;
-        // SAFETY: maps and arguments are of the spec's operands; there is no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
-    }
-}
-
-/// Every build there is.
-pub(super) fn builds() -> Vec<Listed> {
-    let builds = FAMILY.builds(&[Some(Grouping::Contiguous), Some(Grouping::Masked)]);
-    builds.into_iter().map(|build| Listed::new("grouped_gemm/sm90_bf16", build)).collect()
-}
+/// The kernel.
+pub(super) const KERNEL: Family = Family {
+    name: "sm90_bf16",
+    code: source_hash(include_bytes!("sm90_bf16.rs")) ^ crate::gemm::hash(&SOURCE).rotate_left(1),
+    source: &SOURCE,
+    tiles: &TILES,
+    dtype: DType::Bf16,
+    scales: None,
+};

@@ -4,18 +4,10 @@
 //! along k and 16-byte aligned, D plain.
 
 use crate::{
-    compile::{Listed, Source},
+    compile::Source,
     gemm::blocks::{Family, Tile, ahead, source, tile},
 };
-use kp_hal::{
-    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant,
-    op::{GroupedGemm, GroupedGemmProblem, Grouping},
-    source_hash,
-};
-use std::sync::Arc;
-
-/// The kernel.
-pub(crate) struct Sm90E4m3_1d2d;
+use kp_hal::{DType, source_hash};
 
 static SOURCE: Source = source!("grouped_gemm/cuda/sm90_e4m3_1d2d.cu");
 
@@ -37,36 +29,12 @@ const TILES: [Tile; 14] = [
     ahead(64, 96, 9, 1),
 ];
 
-/// What it is made of.
-pub(super) static FAMILY: Family =
-    Family { name: "sm90_e4m3_1d2d", source: &SOURCE, tiles: &TILES, dtype: DType::E4m3, scales: Some((1, 128)) };
-
-impl Kernel<GroupedGemm> for Sm90E4m3_1d2d {
-    fn name(&self) -> &'static str {
-        "sm90_e4m3_1d2d"
-    }
-
-    fn code(&self) -> u64 {
-        const { source_hash(include_bytes!("sm90_e4m3_1d2d.rs")) ^ crate::gemm::hash(&SOURCE).rotate_left(1) }
-    }
-
-    fn supports(&self, caps: &Caps, p: &GroupedGemmProblem) -> Support {
-        FAMILY.supports(caps, &p.gemm, Some(p.grouping), p.repro(), p.align())
-    }
-
-    fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {
-        FAMILY.estimate(caps, &p.gemm, Some(p.grouping), variant)
-    }
-
-    fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
-        let code = FAMILY.ready(device, &p.gemm, Some(p.grouping), variant)?;
-        // SAFETY: maps and arguments are of the spec's operands; there is no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
-    }
-}
-
-/// Every build there is.
-pub(super) fn builds() -> Vec<Listed> {
-    let builds = FAMILY.builds(&[Some(Grouping::Contiguous), Some(Grouping::Masked)]);
-    builds.into_iter().map(|build| Listed::new("grouped_gemm/sm90_e4m3_1d2d", build)).collect()
-}
+/// The kernel.
+pub(super) const KERNEL: Family = Family {
+    name: "sm90_e4m3_1d2d",
+    code: source_hash(include_bytes!("sm90_e4m3_1d2d.rs")) ^ crate::gemm::hash(&SOURCE).rotate_left(1),
+    source: &SOURCE,
+    tiles: &TILES,
+    dtype: DType::E4m3,
+    scales: Some((1, 128)),
+};

@@ -9,7 +9,7 @@ use kp_hal::{
 impl Family {
     /// What blocks do one after the other, what the card's power allows, and what memory delivers, of which the longest counts,
     /// and the others a little; groups are taken to be equally large.
-    pub(crate) fn estimate(&self, caps: &Caps, spec: &GemmSpec, grouping: Option<Grouping>, variant: Variant) -> Nanos {
+    pub(super) fn time(&self, caps: &Caps, spec: &GemmSpec, grouping: Option<Grouping>, variant: Variant) -> Nanos {
         let tile = &self.tiles[usize::from(variant.0)];
         let units = f64::from(caps.units.max(1));
         let clock = if caps.clock_hz > 0.0 { caps.clock_hz } else { 1.5e9 };
