@@ -241,9 +241,10 @@ pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, row_batch: u32, variant: Va
     let is_behind = caps.has("wgmma") || caps.has("tcgen05");
     let reach = match (is_behind, is_fp8(spec.a.dtype())) {
         (false, _) => 0.75,
-        (true, false) => 0.45,
+        // 154 TFLOP/s on an H100: bf16, 2048 rows in 8 groups, n = 4096, k = 7168, in four waves.
+        (true, false) => 0.16,
         // Fragments are unpacked to 16 bits.
-        (true, true) => 0.2,
+        (true, true) => 0.08,
     };
     let summing = match Sums::of(spec) {
         Some(Sums::Mx) => 0.6,
