@@ -65,9 +65,9 @@ pub(crate) struct Tiling {
     pub(crate) tiles: usize,
 }
 
-/// Panels that share keys as they were read: reading costs a tenth of a panel's products, and more panels leave less
-/// of the second-level cache to each.
-const PANELS: usize = 4;
+/// Panels that share keys as they were read: where rows of a head lie a page apart, reading them from the last cache cost
+/// an eighth of the products of four panels on Zen 4, of 128 numbers in bf16. Eight are as fast with 512 numbers.
+const PANELS: usize = 8;
 
 /// Tiles per thread that even out what masks make uneven.
 const TILES_PER_THREAD: usize = 8;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            key heads × sequences
-//!          ┌──────────────────────┐    a tile: up to 256 rows, a row being a query in one head of its group
+//!          ┌──────────────────────┐    a tile: up to 512 rows, a row being a query in one head of its group
 //!   rows   │ tile │ tile │ …      │    a chunk: 512 keys
 //!          └──────────────────────┘
 //!   many tiles: a thread takes a tile at a time and walks its chunks
