@@ -237,6 +237,19 @@ pub(crate) fn fetch_ahead(bytes: &[u8]) {
     let _ = bytes;
 }
 
+/// Asks for `bytes` bytes from `at` on, wherever that points, to be brought to the first cache.
+#[inline(always)]
+pub(crate) fn fetch_near(at: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every x86-64 has SSE, and a hint reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, bytes);
+}
+
 /// Orders what this thread streamed before all it writes from here on.
 pub(crate) fn settle() {
     #[cfg(target_arch = "x86_64")]

@@ -3,7 +3,9 @@
 use super::product::{self, Item, Product, Summing, Sums};
 use crate::{
     act::{self, Tail},
+    caps::asks_first_cache,
     kernel::{Disjoint, Output},
+    memory::fetch_near,
     numbers::{self, Real},
     rows::{parts, units_of},
     simd::{Work, run_widest},
@@ -17,6 +19,9 @@ use std::ops::Range;
 
 /// Rows that are finished together: even, so that two 4-bit codes of a column share a byte of one group.
 const GROUP: usize = 8;
+
+/// How many rows ahead of being stored D is asked for: on Zen 4 storing 2048² of bf16 takes 0.74 ms so, instead of 1.4.
+const ROWS_AHEAD: usize = 4;
 
 /// Columns of A·B cut into panels of `width`, the last one shorter. With `Gate::Halves` panels of g and of u
 /// alternate, so that two neighbours always hold what belongs together.
@@ -182,10 +187,15 @@ impl<E: Tail> Finish<'_, '_, E> {
             return;
         }
         if self.is_plain() && self.stage.is_none() && self.product.spec.d.order == Order::Row {
+            let d = &self.product.spec.d;
+            let ahead = asks_first_cache().then(|| ROWS_AHEAD * d.dtype().bytes(d.ld.into()) as usize);
             for (row, sums) in rows.zip(sums.chunks_exact(ld)) {
                 // SAFETY: passed on.
                 let bytes = unsafe { self.d_bytes(self.d_place(row, cols.start), cols.len()) };
-                numbers::write(self.product.spec.d.dtype(), &sums[..cols.len()], bytes, 0, Overflow::Saturate);
+                if let Some(ahead) = ahead {
+                    fetch_near(bytes.as_ptr().wrapping_add(ahead), bytes.len());
+                }
+                numbers::write(d.dtype(), &sums[..cols.len()], bytes, 0, Overflow::Saturate);
             }
             return;
         }
