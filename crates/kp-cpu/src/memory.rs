@@ -224,30 +224,23 @@ pub(crate) fn stream(src: &[u8], dst: &mut [u8]) {
     dst.copy_from_slice(src);
 }
 
+/// Asks for the line at `at`, wherever that points, to be brought to the cache of level `CACHE`: the first or the second.
+#[inline(always)]
+pub(crate) fn prefetch<const CACHE: usize>(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE, and a hint reads nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        if CACHE == 1 { _mm_prefetch::<_MM_HINT_T0>(at.cast()) } else { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Asks for `bytes` to be brought near, to the second cache.
 #[inline(always)]
 pub(crate) fn fetch_ahead(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(LINE) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: every x86-64 has SSE, and a hint reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
-}
-
-/// Asks for `bytes` bytes from `at` on, wherever that points, to be brought to the first cache.
-#[inline(always)]
-pub(crate) fn fetch_near(at: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..bytes).step_by(LINE) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 has SSE, and a hint reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(line).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (at, bytes);
+    bytes.chunks(LINE).for_each(|line| prefetch::<2>(line.as_ptr()));
 }
 
 /// Orders what this thread streamed before all it writes from here on.
@@ -260,8 +253,7 @@ pub(crate) fn settle() {
 }
 
 /// Bytes of a cache line.
-#[cfg(target_arch = "x86_64")]
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// The next `len` numbers of scratch, which starts at a multiple of 64 bytes, as does what is left.
 pub(crate) fn cut<'s, T: Number>(scratch: &mut &'s mut [u8], len: usize) -> &'s mut [T] {

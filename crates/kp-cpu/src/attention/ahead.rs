@@ -1,6 +1,6 @@
 //! What is read next while products are computed: asked for a line at a time, in the order of memory.
 
-use super::soon::{LINE, prefetch};
+use crate::memory::{LINE, prefetch};
 
 /// What is read later: all heads of a token as they lie, then those of the next one. Asked for in the order in which it is
 /// used, four tokens of a head at a time, it took a third longer on Zen 5.

@@ -13,10 +13,10 @@ use super::{
     ahead::Lines,
     fours::{CHUNK, EIGHT, FOUR, Few, LD, Meets},
     product::LANES,
-    soon::LINE,
     turn::Turns,
 };
 use crate::{
+    memory::LINE,
     numbers::small::{E4M3, E5M2, Small},
     simd::{Avx512, vector::Vectors},
 };

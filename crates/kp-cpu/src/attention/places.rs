@@ -1,12 +1,10 @@
 //! Where the tokens of each sequence lie, dense, padded, packed or paged.
 
-use super::{
-    product::LANES,
-    read::by_type,
-    soon::{LINE, prefetch},
-    turn::Turns,
+use super::{product::LANES, read::by_type, turn::Turns};
+use crate::{
+    memory::{LINE, prefetch},
+    numbers::{self, Real, index, small},
 };
-use crate::numbers::{self, Real, index, small};
 use kp_hal::{
     DType,
     op::{AttentionSpec, Format, Kv, Lens, Scheme},

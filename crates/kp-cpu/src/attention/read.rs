@@ -5,10 +5,10 @@ use super::{
     places::{Source, each},
     product::LANES,
     sight::Tile,
-    soon::{LINE, prefetch},
     turn::{Turns, turn},
 };
 use crate::{
+    memory::{LINE, prefetch},
     numbers::{self, Real, small},
     simd::arith::Arith,
 };

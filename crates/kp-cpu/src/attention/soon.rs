@@ -6,6 +6,7 @@
 //! hundred multiply-adds.
 
 use super::{chunk::BLOCK, places::Source, sight::Tile};
+use crate::memory::{LINE, prefetch};
 use std::ops::Range;
 
 /// Rows of K and V that will be read next.
@@ -42,20 +43,4 @@ impl Soon {
             }
         }
     }
-}
-
-/// Bytes of a cache line.
-pub(super) const LINE: usize = 64;
-
-/// Starts moving a line towards the cache of level `CACHE`, the first or the second, if there is one at `at`.
-#[inline(always)]
-pub(super) fn prefetch<const CACHE: usize>(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: nothing is read; an address that is none is ignored.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-        if CACHE == 1 { _mm_prefetch::<_MM_HINT_T0>(at.cast()) } else { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }

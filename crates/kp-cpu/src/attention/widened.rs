@@ -4,9 +4,8 @@ use super::{
     ahead::Lines,
     fours::{FOUR, Few, LD, Meets, Numbers, TWO},
     product::LANES,
-    soon::LINE,
 };
-use crate::simd::widen::Widen;
+use crate::{memory::LINE, simd::widen::Widen};
 use std::marker::PhantomData;
 
 /// Rows of a type, by sixteen numbers.

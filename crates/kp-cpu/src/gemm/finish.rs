@@ -5,7 +5,7 @@ use crate::{
     act::{self, Tail},
     caps::asks_first_cache,
     kernel::{Disjoint, Output},
-    memory::fetch_near,
+    memory::{LINE, prefetch},
     numbers::{self, Real},
     rows::{parts, units_of},
     simd::{Work, run_widest},
@@ -20,7 +20,7 @@ use std::ops::Range;
 /// Rows that are finished together: even, so that two 4-bit codes of a column share a byte of one group.
 const GROUP: usize = 8;
 
-/// How many rows ahead of being stored D is asked for: on Zen 4 storing 2048² of bf16 takes 0.74 ms so, instead of 1.4.
+/// How many rows ahead of being stored D is asked for: on Zen 4 storing 2048² of bf16 takes 0.8 ms so, instead of 1.4.
 const ROWS_AHEAD: usize = 4;
 
 /// Columns of A·B cut into panels of `width`, the last one shorter. With `Gate::Halves` panels of g and of u
@@ -193,7 +193,8 @@ impl<E: Tail> Finish<'_, '_, E> {
                 // SAFETY: passed on.
                 let bytes = unsafe { self.d_bytes(self.d_place(row, cols.start), cols.len()) };
                 if let Some(ahead) = ahead {
-                    fetch_near(bytes.as_ptr().wrapping_add(ahead), bytes.len());
+                    let soon = bytes.as_ptr().wrapping_add(ahead);
+                    (0..bytes.len()).step_by(LINE).for_each(|line| prefetch::<1>(soon.wrapping_add(line)));
                 }
                 numbers::write(d.dtype(), &sums[..cols.len()], bytes, 0, Overflow::Saturate);
             }

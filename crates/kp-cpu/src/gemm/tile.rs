@@ -20,6 +20,7 @@
 
 use crate::{
     caps::asks_first_cache,
+    memory::prefetch,
     numbers::Real,
     simd::{Work, vector::Vectors},
 };
@@ -120,9 +121,9 @@ impl Ahead {
         for line in 0..self.width / LINE {
             let at = self.at.wrapping_add(line * LINE);
             if self.near {
-                prefetch::<L1, u8>(at);
+                prefetch::<1>(at);
             } else {
-                prefetch::<L2, u8>(at);
+                prefetch::<2>(at);
             }
         }
         self.at = self.at.wrapping_add(self.step);
@@ -192,7 +193,7 @@ impl<I: Vectors<R>, R: Real, const MR: usize, const NV: usize> Work for Rows<I, 
                 if left == late {
                     for row in 0..MR {
                         for j in 0..NV {
-                            prefetch::<L1, R>(c.wrapping_add(row * ldc + j * I::N));
+                            prefetch::<1>(c.wrapping_add(row * ldc + j * I::N).cast());
                         }
                     }
                 }
@@ -240,25 +241,4 @@ unsafe fn step<I: Vectors<R>, R: Real, const MR: usize, const NV: usize>(
             *sum = I::times_plus(of_a, of_b, *sum);
         }
     }
-}
-
-/// Caches, as [`prefetch`] is told.
-const L1: i32 = 0;
-const L2: i32 = 1;
-
-/// Asks for the line at `at`, wherever it points.
-#[inline(always)]
-fn prefetch<const CACHE: i32, T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has it, and it may name any address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-        if CACHE == L1 {
-            _mm_prefetch::<_MM_HINT_T0>(at.cast());
-        } else {
-            _mm_prefetch::<_MM_HINT_T1>(at.cast());
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
