@@ -21,7 +21,13 @@ use super::{
     product::{Item, Product},
     side::{Scaling, varies},
 };
-use crate::{act::Tail, caps::pairs_rate, kernel::Disjoint, memory::numbers_mut, threads};
+use crate::{
+    act::Tail,
+    caps::{pairs_rate, streams_by_second_cache},
+    kernel::Disjoint,
+    memory::numbers_mut,
+    threads,
+};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gate, Gemm, GemmProblem, GemmSpec, Order, Scheme},
@@ -102,7 +108,7 @@ const BREADTH: usize = 2;
 const NEAR: usize = 16 << 10;
 
 type OfColumns = unsafe fn(&Table, &[u32], &[&[u8]], (usize, Far), &mut [f32]);
-type OfPanel = unsafe fn(&[u32], &[u8], &mut [[f32; PANEL]]);
+type OfPanel = unsafe fn(&[u32], &[u8], bool, &mut [[f32; PANEL]]);
 
 /// For each of [`HEIGHTS`]; one row does not meet columns.
 fn of_columns(kind: Kind) -> Option<[OfColumns; 4]> {
@@ -242,11 +248,13 @@ impl Numbers {
         let Task { product, item, ref columns, .. } = *task;
         let matrix = &product.b.matrix;
         let bytes = self.spec.k.div_ceil(2) as usize * 4 * PANEL;
+        // With fewer rows memory keeps it waiting, and then what is asked of the first cache comes sooner.
+        let by_second = self.rows() == MOST && streams_by_second_cache();
         for first in columns.clone().step_by(PANEL) {
             let at = item.b as u64 * matrix.stride + matrix.index(0, first as u32, product.b.inner);
             let mut totals = [[0.0; PANEL]; MOST];
             // SAFETY: `supports` asked for the features.
-            unsafe { OF_PANEL[self.height](a, &product.b.codes[2 * at as usize..][..bytes], &mut totals) };
+            unsafe { OF_PANEL[self.height](a, &product.b.codes[2 * at as usize..][..bytes], by_second, &mut totals) };
             let there = first - columns.start..(first + PANEL).min(columns.end) - columns.start;
             for (sums, totals) in sums.chunks_mut(ld).zip(&totals[..item.rows]) {
                 for (sum, &total) in sums[there.clone()].iter_mut().zip(totals) {

@@ -14,12 +14,13 @@ use super::{
     few::{
         columns::{self, Dots, MOST, Task},
         dots::{Bf16, F16, F32},
+        far::Far,
         panels::{PANEL, panels},
     },
     product::{Item, Product},
     side::Scaling,
 };
-use crate::{act::Tail, kernel::Disjoint, memory::numbers_mut, threads};
+use crate::{act::Tail, caps::streams_by_second_cache, kernel::Disjoint, memory::numbers_mut, threads};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gate, Gemm, GemmProblem, GemmSpec, Order, Scheme},
@@ -86,7 +87,7 @@ fn rows(spec: &GemmSpec) -> usize {
     if spec.m <= 1 { 1 } else { (spec.m as usize).next_multiple_of(HEIGHT) }
 }
 
-type Loop = unsafe fn(&[f32], usize, &[&[u8]], &mut [[f32; PANEL]]);
+type Loop = unsafe fn(&[f32], usize, &[&[u8]], (usize, Far), &mut [[f32; PANEL]]);
 
 /// Sums of numbers.
 struct Numbers {
@@ -159,13 +160,21 @@ impl Dots for Numbers {
                 let last = (columns.end - 1) / PANEL * PANEL;
                 let some: [&[u8]; BREADTH] = std::array::from_fn(|i| panel((first + i * PANEL).min(last)));
                 // SAFETY: `supports` asked for the features.
-                unsafe { (self.one_row)(a, a_ld, &some, &mut totals) };
+                unsafe { (self.one_row)(a, a_ld, &some, (0, Far::NONE), &mut totals) };
             } else {
+                // With one group memory keeps it waiting, and then what is asked of the first cache comes sooner.
+                let by_second = rows > HEIGHT && streams_by_second_cache();
                 for (i, steps) in panel(first).chunks(NEAR * PANEL * size).enumerate() {
                     for (group, totals) in totals[..rows].chunks_exact_mut(HEIGHT).enumerate() {
                         let a = &a[group * HEIGHT * a_ld + i * NEAR..];
+                        // Each of two groups asks for half of what follows.
+                        let half = steps.len() / 2;
+                        let ahead = match by_second {
+                            true => (PANEL * size / 128, Far::behind(steps[group * half..].as_ptr(), half)),
+                            false => (0, Far::NONE),
+                        };
                         // SAFETY: as above.
-                        unsafe { (self.group)(a, a_ld, &[steps], totals) };
+                        unsafe { (self.group)(a, a_ld, &[steps], ahead, totals) };
                     }
                 }
             }

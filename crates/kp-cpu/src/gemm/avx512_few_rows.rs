@@ -16,6 +16,7 @@ use super::{
     few::{
         columns::{self, BROAD, FEATURES, HEIGHTS, MOST, Reading},
         dots::{BROAD_SHARE, Bf16, Bytes, F16, F32, I8, Kind, Nibbles, SHARE, STEP, Table, U8, dots},
+        far::Far,
         lists::{self, Columns, Lists},
         numbers::{self, Numbers},
         unpack::{multiply, unpack},
@@ -62,7 +63,8 @@ impl Kernel<Gemm> for Avx512FewRows {
         // Four bits take so much arithmetic that several columns at once share numbers of A.
         Ok(match Kind::of(p.b.dtype()) {
             Some(Kind::Nibbles) => Variants::ONE,
-            // Several rows are limited by arithmetic, where that order was slower.
+            // Several rows by narrower numbers are limited by making these.
+            Some(Kind::F32) => Reading::IN_ORDER_TOO,
             _ if p.m > 1 => Reading::VARIANTS,
             _ => Reading::IN_ORDER_TOO,
         })
@@ -89,10 +91,12 @@ impl Kernel<Gemm> for Avx512FewRows {
 const fn one_row(kind: Kind, reading: Reading) -> usize {
     match (reading, kind) {
         (_, Kind::Nibbles) => 4,
-        (Reading::Beside, _) => BROAD,
-        (Reading::InTurn, _) | (Reading::InOrder, Kind::Bf16 | Kind::F16) => 1,
-        (Reading::InOrder, Kind::F32) => 4,
-        (Reading::InOrder, _) => 2,
+        (Reading::InTurn, _) => 1,
+        // In order: A is met as seldom as can be, which a small first cache does not keep while a column passes. But lines of
+        // columns that lie whole pages apart push each other out, the more so the longer they take.
+        (Reading::InOrder, Kind::Bf16 | Kind::F16) => 4,
+        (Reading::InOrder, Kind::I8 | Kind::U8) => 2,
+        (Reading::Beside | Reading::InOrder, _) => BROAD,
     }
 }
 
@@ -100,14 +104,15 @@ const fn one_row(kind: Kind, reading: Reading) -> usize {
 const BREADTHS: [usize; 3] = [4, 4, 3];
 
 /// What of A, and of the numbers of columns that meet it, is in L1 at a time, in bytes; and in L2, where columns are numbers
-/// and so long to read that A may come from there.
+/// and so long to read that A may come from there. Less of several rows where the order of memory is asked for, since L1 is small.
 const NEAR: usize = 44 << 10;
+const NEAR_IN_ORDER: usize = 28 << 10;
 const FAR: usize = 256 << 10;
 
 /// One row by some columns; the codes of a column; some rows by numbers.
 type OneRow = unsafe fn(&Table, &[f32], &Columns<'_>, &mut [f32]);
 type Unpack = unsafe fn(&Table, &Columns<'_>, usize, &mut [f32]);
-type Multiply = unsafe fn(&[f32], &[&[f32]], usize, &mut [f32]);
+type Multiply = unsafe fn(&[f32], &[&[f32]], (usize, Far), &mut [f32]);
 
 /// For each of the larger [`HEIGHTS`].
 const MULTIPLY: [Multiply; 3] =
@@ -119,9 +124,9 @@ struct Loops {
     table: Box<Table>,
     rows: usize,
     breadth: usize,
-    /// Whether columns are numbers that several rows meet, and which take so long to read that A may come from L2: up to
-    /// eight rows where memory is slow enough to be read in several places.
-    is_far: bool,
+    /// Bytes of A that are met at a time: [`FAR`] where columns are numbers that several rows meet, and which take so long to
+    /// read that A may come from L2, up to eight rows where memory is slow enough to be read in several places.
+    near: usize,
     run: Run,
 }
 
@@ -163,8 +168,13 @@ impl Loops {
         };
         let rows = HEIGHTS[height];
         let breadth = if height == 0 { one_row(kind, reading) } else { BREADTHS[height - 1] };
-        let is_far = kind == Kind::F32 && height > 0 && (reading == Reading::Beside || rows < MOST);
-        Self { kind, table: Box::new(Table::of(kind, spec.b.format)), rows, breadth, is_far, run }
+        let near = match reading {
+            Reading::InOrder if height > 0 => NEAR_IN_ORDER,
+            Reading::Beside if kind == Kind::F32 && height > 0 => FAR,
+            Reading::InTurn if kind == Kind::F32 && height > 0 && rows < MOST => FAR,
+            _ => NEAR,
+        };
+        Self { kind, table: Box::new(Table::of(kind, spec.b.format)), rows, breadth, near, run }
     }
 }
 
@@ -178,8 +188,7 @@ impl numbers::Loops for Loops {
     /// Fours, whose lists are whole vectors.
     fn near(&self) -> usize {
         let numbers = if self.rows == 1 { 0 } else { self.breadth };
-        let bytes = if self.is_far { FAR } else { NEAR };
-        bytes / ((self.rows + numbers) * STEP * size_of::<f32>()) / 4 * 4
+        self.near / ((self.rows + numbers) * STEP * size_of::<f32>()) / 4 * 4
     }
 
     fn share(&self) -> usize {
@@ -214,13 +223,13 @@ impl numbers::Loops for Loops {
             Run::Rows(unpack, multiply) => (unpack, multiply),
         };
         let len = a.len() / self.rows;
-        let (mut numbers, mut ahead): ([&[f32]; BROAD], _) = ([&[]; BROAD], 0);
+        let (mut numbers, mut ahead): ([&[f32]; BROAD], _) = ([&[]; BROAD], (0, Far::NONE));
         if self.kind == Kind::F32 && columns.codes[0].len() == len * size_of::<f32>() {
             // Where they lie.
             for (numbers, codes) in numbers.iter_mut().zip(columns.codes) {
                 *numbers = columns::numbers(codes);
             }
-            ahead = if self.is_far { 0 } else { columns.ahead };
+            ahead = (if self.near == FAR { 0 } else { columns.ahead }, columns.far);
         } else {
             for (c, (numbers, room)) in
                 numbers.iter_mut().zip(room.chunks_exact_mut(len)).enumerate().take(self.breadth)

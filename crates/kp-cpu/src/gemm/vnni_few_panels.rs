@@ -21,7 +21,7 @@ use super::{
     side::varies,
     vnni_few_rows::{a_varies, lift, supports, unit},
 };
-use crate::{act::Tail, kernel::Disjoint, memory::numbers_mut, threads};
+use crate::{act::Tail, caps::streams_by_second_cache, kernel::Disjoint, memory::numbers_mut, threads};
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gate, Gemm, GemmProblem, GemmSpec, Order},
@@ -87,7 +87,7 @@ impl Kernel<Gemm> for VnniFewPanels {
     }
 }
 
-type Loop = unsafe fn(u8, &[u32], &[u8], &mut [[i32; PANEL]]);
+type Loop = unsafe fn(u8, &[u32], &[u8], bool, &mut [[i32; PANEL]]);
 
 /// For each of [`HEIGHTS`]: as many vectors of a step as there are registers for.
 const LOOPS: [Loop; 4] = [byte_panel::<1, 4>, byte_panel::<2, 4>, byte_panel::<4, 4>, byte_panel::<8, 2>];
@@ -164,12 +164,12 @@ impl Dots for Codes {
                 *taken = taken.wrapping_sub(self.offset.wrapping_mul(sum));
             }
         }
-        let bytes = (self.spec.k as usize).div_ceil(FOUR) * STEP_BYTES;
+        let (bytes, by_second) = ((self.spec.k as usize).div_ceil(FOUR) * STEP_BYTES, streams_by_second_cache());
         for first in columns.clone().step_by(PANEL) {
             let at = item.b as u64 * b.matrix.stride + b.matrix.index(0, first as u32, b.inner);
             let mut totals = taken.map(|taken| [taken; PANEL]);
             // SAFETY: `supports` asked for the features.
-            unsafe { LOOPS[self.height](self.flip, a, &b.codes[at as usize..][..bytes], &mut totals) };
+            unsafe { LOOPS[self.height](self.flip, a, &b.codes[at as usize..][..bytes], by_second, &mut totals) };
             let there = first - columns.start..(first + PANEL).min(columns.end) - columns.start;
             for (sums, totals) in sums.chunks_mut(ld).zip(&totals[..item.rows]) {
                 for (sum, &total) in sums[there.clone()].iter_mut().zip(totals) {

@@ -61,7 +61,7 @@ impl Kernel<Gemm> for VnniFewRows {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
         }
         supports(caps, p)?;
-        Ok(if p.m as usize == MOST { Reading::IN_ORDER_TOO } else { Reading::VARIANTS })
+        Ok(Reading::IN_ORDER_TOO)
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {

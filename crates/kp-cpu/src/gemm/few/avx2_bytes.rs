@@ -116,7 +116,8 @@ unsafe fn whole<D: Dot, T: Width, const R: usize, const C: usize>(
         let lift = Lifting::new(lift);
         let mut totals = [[_mm256_setzero_si256(); C]; R];
         for s in 0..count {
-            let starts = starts::<T, C>(columns, s, &mut ahead, &mut last);
+            let starts = starts::<T, C>(columns, s, ahead.0, &mut last);
+            ahead.1.ask(C * T::LINES);
             for part in 0..2 * T::LINES {
                 let mut codes = [[_mm256_setzero_si256(); 2]; C];
                 for c in 0..C {
@@ -173,7 +174,8 @@ unsafe fn scaled<D: Dot, T: Width, const R: usize, const C: usize>(
         let mut totals = [[_mm256_setzero_ps(); C]; R];
         for s in 0..count {
             let share = s * STEP / SHARE;
-            let starts = starts::<T, C>(columns, s, &mut ahead, &mut last);
+            let starts = starts::<T, C>(columns, s, ahead.0, &mut last);
+            ahead.1.ask(C * T::LINES);
             for part in 0..2 * T::LINES {
                 let mut codes = [[_mm256_setzero_si256(); 2]; C];
                 for c in 0..C {

@@ -103,7 +103,7 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
     let lift = Lifting::new(lift);
     let mut last = None;
     for s in 0..count {
-        let starts = starts::<T, C>(columns, s, &mut ahead, &mut last);
+        let starts = starts::<T, C>(columns, s, ahead.0, &mut last);
         // SAFETY: a whole step of codes is there, and of each row.
         unsafe {
             let a = a.as_ptr().add(s * R * STEP);
@@ -115,6 +115,9 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
                 for h in 0..2 / T::LINES {
                     let i = 2 * line / T::LINES + h;
                     for r in 0..R {
+                        if h == 0 {
+                            ahead.1.ask_in_turn(r, R, C);
+                        }
                         let row = _mm512_loadu_si512(a.add(r * STEP + i * 64).cast());
                         for c in 0..C {
                             let total = &mut totals[i % chains][r][c];
@@ -179,7 +182,7 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const SIMPLE: boo
     let mut last = None;
     for s in 0..count {
         let share = s * STEP / SHARE;
-        let starts = starts::<T, C>(columns, s, &mut ahead, &mut last);
+        let starts = starts::<T, C>(columns, s, ahead.0, &mut last);
         for line in 0..T::LINES {
             let mut parts = [[_mm512_setzero_si512(); 2]; C];
             let (mut scales, mut zeros) = ([_mm512_setzero_ps(); C], [_mm512_setzero_ps(); C]);
@@ -194,6 +197,7 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const SIMPLE: boo
                 }
             }
             for r in 0..R {
+                ahead.1.ask_in_turn(r, R, C);
                 let at = ((s * R + r) * T::LINES + line) * 16;
                 // SAFETY: vectors of this step, line and row, which are there.
                 unsafe {
@@ -250,12 +254,12 @@ pub(super) fn alike<'c, 'a, T: Width, const C: usize>(columns: &'c [Column<'a>])
     (columns, len.div_ceil(T::LINES * 64))
 }
 
-/// Where step `s` of each column lies, in `last` if columns end within it; asks for memory that is needed later.
+/// Where step `s` of each column lies, in `last` if columns end within it; asks for what lies `ahead` bytes further.
 #[inline(always)]
 pub(super) fn starts<T: Width, const C: usize>(
     columns: &[Column<'_>; C],
     s: usize,
-    (near, far): &mut (usize, Far),
+    ahead: usize,
     last: &mut Option<Ends<C>>,
 ) -> [*const u8; C] {
     let bytes = T::LINES * 64;
@@ -263,9 +267,8 @@ pub(super) fn starts<T: Width, const C: usize>(
     if (s + 1) * bytes <= columns[0].codes.len() {
         for c in 0..C {
             starts[c] = columns[c].codes[s * bytes..].as_ptr();
-            ask(starts[c].wrapping_add(*near), bytes);
+            ask(starts[c].wrapping_add(ahead), bytes);
         }
-        far.ask(C * T::LINES);
     } else {
         let mut codes: [&[u8]; C] = [&[]; C];
         for c in 0..C {

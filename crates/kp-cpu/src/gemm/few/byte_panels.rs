@@ -28,19 +28,29 @@ const RUN: usize = 16 << 10;
 const AHEAD: usize = 4 << 10;
 
 /// Adds to `sums` the products of `R` rows `a`, step by step, with a panel, bits of whose bytes are turned around as `flip` says,
-/// `V` vectors at a time; sums wrap.
+/// `V` vectors at a time; sums wrap. Parts of a run are asked of the second cache alone if panels stream `by_second`.
 ///
 /// # Panics
 /// If there are fewer rows of sums, or steps of `a`.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn byte_panel<const R: usize, const V: usize>(flip: u8, a: &[u32], panel: &[u8], sums: &mut [[i32; PANEL]]) {
+pub(crate) fn byte_panel<const R: usize, const V: usize>(
+    flip: u8,
+    a: &[u32],
+    panel: &[u8],
+    by_second: bool,
+    sums: &mut [[i32; PANEL]],
+) {
     let (a, sums) = (&a[..panel.len() / STEP_BYTES * R], &mut sums[..R]);
     let flip = _mm512_set1_epi8(flip as i8);
     let once = const { V == VECTORS };
     for (run, a) in panel.chunks(RUN).zip(a.chunks(RUN / STEP_BYTES * R)) {
         let after = run.as_ptr().wrapping_add(RUN);
-        let mut far = if once { Far::NONE } else { Far::new(after, RUN, RUN) };
+        let mut far = match (once, by_second) {
+            (true, _) => Far::NONE,
+            (false, false) => Far::new(after, RUN, RUN),
+            (false, true) => Far::behind(run.as_ptr(), RUN),
+        };
         for first in (0..VECTORS).step_by(V) {
             let mut totals = [[_mm512_setzero_si512(); V]; R];
             // SAFETY: vectors of sums, of a step of the panel and of each row that are there.
@@ -52,7 +62,9 @@ pub(crate) fn byte_panel<const R: usize, const V: usize>(flip: u8, a: &[u32], pa
                 }
                 for step in 0..run.len() / STEP_BYTES {
                     let at = run.as_ptr().add(step * STEP_BYTES + 64 * first);
-                    ask(at.wrapping_add(if once { AHEAD } else { RUN }), 64 * V);
+                    if once || !by_second {
+                        ask(at.wrapping_add(if once { AHEAD } else { RUN }), 64 * V);
+                    }
                     far.ask(V);
                     let mut b = [flip; V];
                     for v in 0..V {

@@ -68,7 +68,6 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
                 starts[c] = codes[c][s * BYTES..].as_ptr();
                 ask(starts[c].wrapping_add(ahead), BYTES);
             }
-            far.ask(C * BYTES / 64);
         } else {
             last = ends(*codes, s * BYTES);
             for c in 0..C {
@@ -81,6 +80,7 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
             let row = [0, 1].map(|half| a.as_ptr().add(s * STEP + 64 * half));
             let row = [_mm512_loadu_si512(row[0].cast()), _mm512_loadu_si512(row[1].cast())];
             for c in 0..C {
+                far.ask(BYTES / 64);
                 let codes = _mm512_loadu_si512(starts[c].cast());
                 let mut shift = _mm512_setzero_si512();
                 if HOW == SHIFTED {

@@ -125,10 +125,10 @@ impl Codes {
             }};
         }
         let (loops, breadths) = match (set, reading, spec.b.dtype().bits()) {
-            (Set::Avx512, Reading::Beside, 4) => (loops!(Four, BREADTHS), BREADTHS),
-            (Set::Avx512, Reading::Beside, _) => (loops!(Eight, BREADTHS), BREADTHS),
-            (Set::Avx512, _, 4) => (loops!(Four, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
-            (Set::Avx512, ..) => (loops!(Eight, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
+            (Set::Avx512, Reading::InTurn, 4) => (loops!(Four, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
+            (Set::Avx512, Reading::InTurn, _) => (loops!(Eight, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
+            (Set::Avx512, _, 4) => (loops!(Four, BREADTHS), BREADTHS),
+            (Set::Avx512, ..) => (loops!(Eight, BREADTHS), BREADTHS),
             (Set::Vnni, _, 4) => (half!(Four, vnni_whole, vnni_scaled), BREADTHS_AVX2),
             (Set::Vnni, ..) => (half!(Eight, vnni_whole, vnni_scaled), BREADTHS_AVX2),
             (Set::Plain, _, 4) => (half!(Four, plain_whole, plain_scaled), BREADTHS_AVX2),

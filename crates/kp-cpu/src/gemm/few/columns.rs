@@ -411,10 +411,13 @@ impl<'a> Codes<'a> {
     /// What is asked for while `breadth` columns from `o` on are read, `whole` or not: how far ahead of each line, as [`ahead`]
     /// says, and if several columns are read in turn as much again in the order of memory; that alone if they are read in order.
     pub(crate) fn ahead(&self, reading: Reading, o: usize, breadth: usize, whole: bool) -> (usize, Far) {
-        let at = self.codes.as_ptr().wrapping_add(self.first + (o + FAR_SETS * breadth) * self.step);
+        let far = |columns: usize| {
+            let first = self.first + (o + columns) * self.step;
+            Far::new(self.codes.as_ptr().wrapping_add(first), self.len, self.step)
+        };
         match reading {
-            Reading::InOrder => (0, Far::new(at, self.len, self.step)),
-            Reading::InTurn if breadth > 1 => (breadth * self.step, Far::new(at, self.len, self.step)),
+            Reading::InOrder => (0, far(breadth * FAR_IN_ORDER.div_ceil(self.len.max(1)))),
+            Reading::InTurn if breadth > 1 => (breadth * self.step, far(FAR_SETS * breadth)),
             _ => (ahead(reading, breadth, self.step, whole), Far::NONE),
         }
     }
@@ -448,8 +451,10 @@ pub(crate) fn ahead(reading: Reading, breadth: usize, ld: usize, whole: bool) ->
 /// A first cache of which a row of 4096 numbers takes half.
 const SMALL_L1: u64 = 32 << 10;
 
-/// How many sets of columns ahead of their use lines are on their way to L2.
+/// How many sets of columns ahead of their use lines are on their way to L2. Where they are asked for in the order of memory alone,
+/// as many as have so many bytes of each column.
 const FAR_SETS: usize = 4;
+const FAR_IN_ORDER: usize = 16 << 10;
 
 /// Columns that are read at once are short if they have so many bytes: then the next ones find room in L1 beside them.
 const SHORT: usize = 16 << 10;

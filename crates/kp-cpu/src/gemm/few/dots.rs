@@ -228,7 +228,6 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
                 starts[c] = codes[c][s * bytes..].as_ptr();
                 ask(starts[c].wrapping_add(ahead), bytes);
             }
-            far.ask(C * bytes / 64);
         } else {
             last = ends(*codes, s * bytes);
             for c in 0..C {
@@ -240,6 +239,7 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
         // Written out, so that places are constants.
         macro_rules! vectors {
             ($half:expr, $scaled:expr, $shifted:expr, $($j:literal)*) => {$({
+                far.ask_in_turn(4 * $half + $j, 8, C * bytes / 64);
                 let mut numbers = [_mm512_setzero_ps(); C];
                 for c in 0..C {
                     numbers[c] = vector::<T>(&tables, starts[c], $half, $j);

@@ -15,6 +15,9 @@ pub(crate) struct Far {
     gap: usize,
 }
 
+/// How long before its use a panel is asked for where it streams by the first cache, in bytes.
+const AHEAD: usize = 32 << 10;
+
 impl Far {
     /// Nothing.
     pub(crate) const NONE: Self = Self { at: std::ptr::null(), left: 0, run: 0, gap: 0 };
@@ -23,6 +26,18 @@ impl Far {
     pub(crate) fn new(at: *const u8, run: usize, ld: usize) -> Self {
         let run = run / 64 * 64;
         Self { at, left: run, run, gap: ld.saturating_sub(run) }
+    }
+
+    /// The `bytes` bytes of a panel that lie [`AHEAD`] behind those from `at` on.
+    pub(crate) fn behind(at: *const u8, bytes: usize) -> Self {
+        Self::new(at.wrapping_add(AHEAD), bytes, bytes)
+    }
+
+    /// Asks for turn `turn`'s share of the next `lines` lines, of `turns` that begin with turn 0: a few at a time, between loads
+    /// and products. As many as a step has, all at once, keep the loads behind them waiting.
+    #[inline(always)]
+    pub(super) fn ask_in_turn(&mut self, turn: usize, turns: usize, lines: usize) {
+        self.ask((turn + 1) * lines / turns - turn * lines / turns);
     }
 
     /// Asks for the next `lines` lines.

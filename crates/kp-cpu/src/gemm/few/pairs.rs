@@ -60,7 +60,6 @@ pub(crate) fn columns<T: Code, const R: usize, const C: usize>(
                 starts[c] = columns[c][s * bytes..].as_ptr();
                 ask(starts[c].wrapping_add(near), bytes);
             }
-            far.ask(C * bytes / 64);
         } else {
             last = ends(*columns, s * bytes);
             for c in 0..C {
@@ -75,6 +74,7 @@ pub(crate) fn columns<T: Code, const R: usize, const C: usize>(
             }
             for line in 0..STEP_LINES {
                 for r in 0..R {
+                    far.ask_in_turn(line * R + r, STEP_LINES * R, C * bytes / 64);
                     let row = a.as_ptr().add(((s * STEP_LINES + line) * R + r) * LINE / 2);
                     let row = bf16(_mm512_loadu_si512(row.cast()));
                     for c in 0..C {
@@ -126,15 +126,17 @@ unsafe fn lines<T: Code>(tables: &[__m512i; 4], codes: *const u8) -> [__m512i; S
     }
 }
 
-/// Adds to `sums` the products of `R` rows `a`, pair by pair, with a panel.
+/// Adds to `sums` the products of `R` rows `a`, pair by pair, with a panel, which is asked of the second cache alone if it streams
+/// `by_second`.
 ///
 /// # Panics
 /// If there are fewer rows of sums, or of pairs.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(crate) fn panel<const R: usize>(a: &[u32], panel: &[u8], sums: &mut [[f32; PANEL]]) {
+pub(crate) fn panel<const R: usize>(a: &[u32], panel: &[u8], by_second: bool, sums: &mut [[f32; PANEL]]) {
     let pairs = panel.len() / PAIR_BYTES;
     let (a, sums) = (&a[..pairs * R], &mut sums[..R]);
+    let mut far = if by_second { Far::behind(panel.as_ptr(), panel.len()) } else { Far::NONE };
     let mut totals = [[_mm512_setzero_ps(); 2]; R];
     // SAFETY: vectors of sums, pairs of the panel and of each row that are there.
     unsafe {
@@ -145,7 +147,11 @@ pub(crate) fn panel<const R: usize>(a: &[u32], panel: &[u8], sums: &mut [[f32; P
         }
         for pair in 0..pairs {
             let at = panel.as_ptr().add(pair * PAIR_BYTES);
-            ask(at.wrapping_add(AHEAD), PAIR_BYTES);
+            if by_second {
+                far.ask(PAIR_BYTES / 64);
+            } else {
+                ask(at.wrapping_add(AHEAD), PAIR_BYTES);
+            }
             let b = [bf16(_mm512_loadu_si512(at.cast())), bf16(_mm512_loadu_si512(at.add(64).cast()))];
             for r in 0..R {
                 let a = bf16(_mm512_set1_epi32(*a.get_unchecked(pair * R + r) as i32));

@@ -8,7 +8,10 @@
 //!   R rows, each number in all lanes: R × P × 4 vectors of sums
 //! ```
 
-use super::dots::{Code, ask, vector};
+use super::{
+    dots::{Code, ask, vector},
+    far::Far,
+};
 use std::arch::x86_64::{
     _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps,
 };
@@ -22,7 +25,8 @@ const VECTORS: usize = PANEL / 16;
 /// How far ahead of its use memory is asked for, in bytes.
 const AHEAD: usize = 1024;
 
-/// Adds to `sums` the products of `R` rows `a`, `ld` apart, with some steps of k of `P` panels; panel by panel.
+/// Adds to `sums` the products of `R` rows `a`, `ld` apart, with some steps of k of `P` panels; panel by panel. Each step asks for
+/// `lines` lines of `far` if these are any, else for what its panels have further on.
 ///
 /// # Panics
 /// If rows, panels or sums are short.
@@ -32,6 +36,7 @@ pub(crate) fn panels<T: Code, const R: usize, const P: usize>(
     a: &[f32],
     ld: usize,
     panels: &[&[u8]],
+    (lines, mut far): (usize, Far),
     sums: &mut [[f32; PANEL]],
 ) {
     let panels: &[&[u8]; P] = panels.try_into().expect("as many panels as the loop is for");
@@ -51,6 +56,7 @@ pub(crate) fn panels<T: Code, const R: usize, const P: usize>(
         }
     }
     for s in 0..steps {
+        far.ask(lines);
         let mut numbers = [_mm512_setzero_ps(); R];
         for r in 0..R {
             // SAFETY: a number of each row, as asserted.
@@ -58,7 +64,9 @@ pub(crate) fn panels<T: Code, const R: usize, const P: usize>(
         }
         for p in 0..P {
             let step = panels[p].as_ptr().wrapping_add(s * bytes);
-            ask(step.wrapping_add(AHEAD), bytes);
+            if lines == 0 {
+                ask(step.wrapping_add(AHEAD), bytes);
+            }
             for v in 0..VECTORS {
                 // SAFETY: a step of a panel, as asserted: numbers of these types lie one after the other.
                 let b = unsafe { vector::<T>(&none, step, 0, v) };

@@ -9,6 +9,7 @@
 
 use super::{
     dots::{Code, Ends, STEP, SUMS, Table, add_lanes, ask, ends, shared, spread, vector},
+    far::Far,
     lists::{Columns, LIST, List},
 };
 use std::arch::x86_64::{
@@ -64,13 +65,18 @@ pub(crate) fn unpack<T: Code>(table: &Table, columns: &Columns<'_>, c: usize, ou
 }
 
 /// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns of `numbers`; column by column. Asks for what lies
-/// `ahead` bytes behind them.
+/// `ahead` bytes behind them, if any, and for one that is read later.
 ///
 /// # Panics
 /// If there are fewer columns, or fewer numbers than rows have steps.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(crate) fn multiply<const R: usize, const C: usize>(a: &[f32], numbers: &[&[f32]], ahead: usize, sums: &mut [f32]) {
+pub(crate) fn multiply<const R: usize, const C: usize>(
+    a: &[f32],
+    numbers: &[&[f32]],
+    (ahead, mut far): (usize, Far),
+    sums: &mut [f32],
+) {
     let steps = a.len() / (R * STEP);
     let numbers: [&[f32]; C] = std::array::from_fn(|c| &numbers[c][..steps * STEP]);
     let mut totals = [[_mm512_setzero_ps(); C]; R];
@@ -81,10 +87,13 @@ pub(crate) fn multiply<const R: usize, const C: usize>(a: &[f32], numbers: &[&[f
                 let mut b = [_mm512_setzero_ps(); C];
                 for c in 0..C {
                     let vector = numbers[c].as_ptr().add(s * STEP + 16 * j);
-                    ask(vector.cast::<u8>().wrapping_add(ahead), 64);
+                    if ahead > 0 {
+                        ask(vector.cast::<u8>().wrapping_add(ahead), 64);
+                    }
                     b[c] = _mm512_loadu_ps(vector);
                 }
                 for r in 0..R {
+                    far.ask_in_turn(r, R, C);
                     let a = _mm512_loadu_ps(a.as_ptr().add((s * R + r) * STEP + 16 * j));
                     for c in 0..C {
                         totals[r][c] = _mm512_fmadd_ps(b[c], a, totals[r][c]);
