@@ -19,7 +19,7 @@ use super::{
         pairs::{self, LINE, PANEL, STEP_LINES},
     },
     product::{Item, Product},
-    side::{Scaling, varies},
+    side::{Scaling, Side, varies},
 };
 use crate::{
     act::Tail,
@@ -33,7 +33,7 @@ use kp_hal::{
     op::{Gate, Gemm, GemmProblem, GemmSpec, Order, Scheme},
     source_hash,
 };
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 /// The kernel for few rows of bf16.
 pub(crate) struct Avx512FewPairs;
@@ -182,20 +182,19 @@ impl Dots for Numbers {
             let out = unsafe { a.part(step * each..(step + 1) * each) };
             let inner = step * STEP..((step + 1) * STEP).min(k);
             for row in 0..rows {
-                let mut numbers = [0.0_f32; STEP];
+                let mut of_row = [0; STEP / 2];
                 if row < item.rows {
-                    let some = &mut numbers[..inner.len()];
-                    product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Applied, some);
+                    read_pairs(&product.a, (item.row_batch, item.row + row), inner.clone(), &mut of_row);
                 }
-                for pair in 0..STEP / 2 {
-                    let (line, j) = (pair / (LINE / 2), pair % (LINE / 2));
-                    let [low, high] = [0, 1].map(|i| match by_lines {
-                        true => numbers[pairs::element(self.kind, line, 2 * j + i)].to_bits(),
-                        false => numbers[2 * pair + i].to_bits(),
-                    });
-                    let place = if by_lines { (line * rows + row) * LINE / 2 + j } else { pair * rows + row };
-                    // Exact: they were bf16.
-                    out[place] = low >> 16 | high & 0xffff_0000;
+                if by_lines {
+                    for line in 0..STEP_LINES {
+                        let out = &mut out[(line * rows + row) * LINE / 2..][..LINE / 2];
+                        for (i, out) in out.iter_mut().enumerate() {
+                            *out = of_row[pairs::pair(self.kind, line, i)];
+                        }
+                    }
+                } else {
+                    out[row..].iter_mut().step_by(rows).zip(of_row).for_each(|(out, pair)| *out = pair);
                 }
             }
         });
@@ -211,6 +210,21 @@ impl Dots for Numbers {
     }
 }
 
+/// Reads elements `inner` of a row of bf16 in pairs, the first of each in the lower half.
+fn read_pairs(a: &Side<'_>, (batch, row): (usize, usize), inner: Range<usize>, out: &mut [u32; STEP / 2]) {
+    if a.matrix.order == Order::Row && a.meta.is_none() {
+        let codes = Codes::of(a, batch, inner).column(row);
+        columns::bytes_mut(out.as_mut_slice())[..codes.len()].copy_from_slice(codes);
+        return;
+    }
+    let mut numbers = [0.0_f32; STEP];
+    a.row(batch, row, inner.clone(), Scaling::Applied, &mut numbers[..inner.len()]);
+    for (out, [low, high]) in out.iter_mut().zip(numbers.as_chunks().0) {
+        // Exact: they were bf16.
+        *out = low.to_bits() >> 16 | high.to_bits() & 0xffff_0000;
+    }
+}
+
 impl Numbers {
     fn by_columns<E: Tail>(&self, task: &Task<'_, '_>, a: &[u32], sums: &mut [E], ld: usize) {
         let Task { product, item, ref columns, .. } = *task;
@@ -218,6 +232,9 @@ impl Numbers {
         for sums in sums.chunks_mut(ld).take(item.rows) {
             sums[..columns.len()].fill(E::ZERO);
         }
+        // Eight rows, and bytes, are limited by arithmetic, where that order was slower.
+        let in_order = self.kind == Kind::Bf16 && rows < MOST && streams_by_second_cache();
+        let reading = if in_order { Reading::InOrder } else { Reading::InTurn };
         let near = NEAR / (rows * LINE * size_of::<u16>());
         for first in (0..self.lines()).step_by(near) {
             let inner = first * LINE..((first + near) * LINE).min(k);
@@ -233,7 +250,7 @@ impl Numbers {
                         &self.table,
                         a,
                         &some,
-                        codes.ahead(Reading::InTurn, o, BREADTH, inner.len() == k),
+                        codes.ahead(reading, o, BREADTH, inner.len() == k),
                         &mut of_rows,
                     )
                 };

@@ -93,12 +93,12 @@ pub(crate) fn columns<T: Code, const R: usize, const C: usize>(
     add_lanes(&vectors, &mut sums[..R * C]);
 }
 
-/// Which element of a step number `i` of line `line` is.
-pub(crate) const fn element(kind: Kind, line: usize, i: usize) -> usize {
+/// Which pair of a step pair `i` of line `line` is.
+pub(crate) const fn pair(kind: Kind, line: usize, i: usize) -> usize {
     match kind {
-        // Halves of each sixteen, as unpacking leaves them.
-        Kind::Bytes => i / 8 * 16 + 8 * line + i % 8,
-        _ => line * LINE + i,
+        // Halves of each eight, as unpacking leaves them.
+        Kind::Bytes => i / 4 * 8 + 4 * line + i % 4,
+        _ => line * LINE / 2 + i,
     }
 }
 
