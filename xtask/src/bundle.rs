@@ -88,8 +88,11 @@ fn programs(cargo: &Cargo<'_>) -> Result<Vec<Program>> {
     for folder in folders.iter().filter(|folder| folder.join("tests/conformance.rs").exists()) {
         let package = name_of(folder)?;
         let mut targets = vec![("test", "conformance".to_owned())];
-        if folder.join("tests/runtime").exists() {
-            targets.push(("test", "runtime".to_owned()));
+        for more in ["runtime", "random"] {
+            let tests = folder.join("tests").join(more);
+            if tests.exists() || tests.with_extension("rs").exists() {
+                targets.push(("test", more.to_owned()));
+            }
         }
         for bench in fs::read_dir(folder.join("benches")).into_iter().flatten() {
             let bench = bench?.path();
