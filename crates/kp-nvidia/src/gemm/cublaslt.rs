@@ -2,7 +2,7 @@
 //!
 //! Its matrices have contiguous columns, so it computes Dᵀ = Bᵀ·Aᵀ. Variants are the algorithms that its heuristics rank
 //! best for the problem. Limits: D's rows contiguous, C, bias and residual of D's type, no activation but ReLU; 8-bit
-//! floats contiguous along k and in multiples of 16.
+//! floats contiguous along k and in multiples of 16; a bias of 16 bits with sizes in multiples of 8.
 
 mod library;
 
@@ -71,21 +71,32 @@ fn supports(caps: &Caps, p: &GemmProblem) -> Support {
         return Err(Unsupported::Address { need: widest, got: p.align().bytes() });
     }
     super::sizes(spec)?;
-    if spec.a.dtype().bits() == 8 {
-        // What its kernels for 8-bit floats ask for.
+    if let Some(multiple) = multiple(spec) {
         if p.align().bytes() < 16 {
             return Err(Unsupported::Address { need: 16, got: p.align().bytes() });
         }
-        for (dim, got) in
-            [("n", spec.n), ("k", spec.k), ("ld of a", spec.a.ld), ("ld of b", spec.b.ld), ("ld of d", spec.d.ld)]
-        {
-            if !got.is_multiple_of(16) {
-                return Err(Unsupported::Align { dim, multiple: 16, got: got.into() });
-            }
+        let divides = |dim, got: u64| {
+            if got.is_multiple_of(multiple) { Ok(()) } else { Err(Unsupported::Align { dim, multiple, got }) }
+        };
+        let GemmSpec { n, k, a, b, d, .. } = *spec;
+        for (dim, got) in [("n", n), ("k", k), ("ld of a", a.ld), ("ld of b", b.ld), ("ld of d", d.ld)] {
+            divides(dim, got.into())?;
+        }
+        for (dim, x) in [("stride of a", a), ("stride of b", b), ("stride of d", d)] {
+            divides(dim, if spec.batch > 1 { x.stride } else { 0 })?;
         }
     }
     let never = Unsupported::Feature { need: "cublaslt" };
     Variants::filter(SUGGESTIONS as u8, never, |_| true)
+}
+
+/// What sizes and strides must be multiples of, if of anything.
+fn multiple(spec: &GemmSpec) -> Option<u64> {
+    if spec.a.dtype().bits() == 8 {
+        return Some(16);
+    }
+    // Its kernels for other sizes round the sum to D's type, and a second kernel adds the bias and rounds again.
+    (spec.epilogue.bias.is_some() && spec.d.dtype().bits() == 16).then_some(8)
 }
 
 fn operands(caps: &Caps, spec: &GemmSpec) -> Check {

@@ -21,6 +21,9 @@ const FOUND: &[&str] = &[
     "gemm 1x1x1x1 f32:f32:f32 align=1",
     // No rows of a gated product.
     "gemm 1x0x2x1 bf16:bf16:bf16 b=col/2 d=col acc=f32fast gate=halves",
+    // Sums that are rounded before their bias is added.
+    "gemm 1x6x95x15 bf16:bf16:bf16 b=col/16 bias=bf16",
+    "gemm 1x257x4x136 f16:f16:f16 b=col/144 d=row/16 c=d bias=f16 align=64",
     // Sums that saturate.
     "gemm 1x3x16x896 bf16:f32:e2m1 b=panel64x4",
     // Products of whole numbers that f32 does not hold, and what is added to them.
