@@ -13,6 +13,10 @@ const FOUND: &[&str] = &[
     // An O that its type does not hold.
     "attention_backward 1x2x1:5x2 f32:f32:f16",
     "attention_backward 1x8:1x3x16 f16:f16:f16 sinks",
+    // A slope of the cap that is all error, times a D that was rounded with O.
+    "attention_backward 3x2x9:1x3:1 f32:f32:f16 layout=bhsd softcap=50.0 ldv=2304 sinks repro=batch-invariant",
+    // A sink's share that is flushed to 0.
+    "attention_backward 1x1x1:4x1:63 f16:f16:f16 lens=padded ldk=2304 sinks",
     // A left side that is looked up in a table, beside a right side that is not.
     "gemm 1x3x96x128 nf4:e4m3:f32 b=col",
     // Rows that a kernel of batch-invariant bits reads only so far apart.
@@ -21,6 +25,8 @@ const FOUND: &[&str] = &[
     "gemm 1x1x1x1 f32:f32:f32 align=1",
     // No rows of a gated product.
     "gemm 1x0x2x1 bf16:bf16:bf16 b=col/2 d=col acc=f32fast gate=halves",
+    // An infinity times a sum that cancels, but for its scales' rounding.
+    "gemm 1x112x34x3 e5m2@row:e5m2@row:f32 b=row/35 gate=halves align=1",
     // Sums that are rounded before their bias is added.
     "gemm 1x6x95x15 bf16:bf16:bf16 b=col/16 bias=bf16",
     "gemm 1x257x4x136 f16:f16:f16 b=col/144 d=row/16 c=d bias=f16 align=64",

@@ -144,7 +144,8 @@ impl Grads {
         if let Some(sink) = tensors.sink(head) {
             let share = (sink - weighed.lse.value).exp();
             let off = (of_lse + u * (8.0 + 4.0 * (sink.abs() + weighed.lse.value.abs()))).exp_m1();
-            self.sinks[head as usize].add(-share * inner, share * (off * inner.abs() + inner_error));
+            let error = (share * off + TINY) * inner.abs() + share * (1.0 + off) * inner_error;
+            self.sinks[head as usize].add(-share * inner, error);
         }
         let at_q = sequence.place(query);
         for &(key, share, off) in &weighed.keys {
@@ -162,7 +163,7 @@ impl Grads {
             // What a kernel has for P at most: far from the score, a log-sum-exp of 24 bits makes another P of it.
             let most = share * off.exp();
             let error = (share * off.exp_m1() + TINY) * difference.abs() * slope
-                + most * ((v_dim + 1.0) * u * magnitude + inner_error) * slope
+                + most * ((v_dim + 1.0) * u * magnitude + inner_error) * (slope + slope_error)
                 + most * difference.abs() * slope_error
                 + value.abs() * (4.0 * u + narrow.relative)
                 + narrow.absolute;

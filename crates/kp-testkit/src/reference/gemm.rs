@@ -238,6 +238,11 @@ pub(crate) fn finish(
                 if overflows {
                     return Want::Any;
                 }
+                // An infinity times what is 0 or of either sign within its slack is NaN or an infinity of either sign.
+                let unsigned = |x: f64, slack: f64| slack > 0.0 && x.abs() <= slack;
+                if value.is_infinite() && unsigned(u, u_slack) || u.is_infinite() && unsigned(value, slack) {
+                    return Want::NotFinite;
+                }
                 slack = product_slack((value, slack), (u, u_slack), later, exact);
                 value *= u;
             }
