@@ -1,8 +1,9 @@
 //! D = act(alpha · A·B + beta · C + bias) by the vendor's library, opened when first planned.
 //!
 //! Its matrices have contiguous columns, so it computes Dᵀ = Bᵀ·Aᵀ. Variants are the algorithms that its heuristics rank
-//! best for the problem. Limits: D's rows contiguous, C, bias and residual of D's type, no activation but ReLU; 8-bit
-//! floats contiguous along k and in multiples of 16; a bias of 16 bits with sizes in multiples of 8.
+//! best for the problem. Limits: D's rows contiguous, without gaps beside a C of its own; C, bias and residual
+//! of D's type, but a bias of bf16 where sums of 8-bit floats are stored in f32; no activation but ReLU; 8-bit floats
+//! contiguous along k and in multiples of 16; a bias of 16 bits with sizes in multiples of 8.
 
 mod library;
 
@@ -14,7 +15,7 @@ use cudarc::cublaslt::sys::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Slice, Support, Unsupported, Variant, Variants,
-    op::{Acc, Act, Addend, Gate, Gemm, GemmArgs, GemmProblem, GemmSpec, Order, Repro, Scheme, Sparsity, Spec},
+    op::{Acc, Act, Addend, Gate, Gemm, GemmArgs, GemmProblem, GemmSpec, Matrix, Order, Repro, Scheme, Sparsity, Spec},
     source_hash,
 };
 pub(crate) use library::file;
@@ -82,7 +83,7 @@ fn supports(caps: &Caps, p: &GemmProblem) -> Support {
         for (dim, got) in [("n", n), ("k", k), ("ld of a", a.ld), ("ld of b", b.ld), ("ld of d", d.ld)] {
             divides(dim, got.into())?;
         }
-        for (dim, x) in [("stride of a", a), ("stride of b", b), ("stride of d", d)] {
+        for (dim, x) in [("batch stride of a", a), ("batch stride of b", b), ("batch stride of d", d)] {
             divides(dim, if spec.batch > 1 { x.stride } else { 0 })?;
         }
     }
@@ -102,12 +103,12 @@ fn multiple(spec: &GemmSpec) -> Option<u64> {
 fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
     use DType::{Bf16, E4m3, E5m2, F16, F32, F64, Tf32};
     let (a, b, d) = (spec.a.dtype(), spec.b.dtype(), spec.d.dtype());
-    let layout = |operand, order: Order| Err(Unsupported::Layout { operand, got: order.to_string() });
+    let layout = |operand, got: String| Err(Unsupported::Layout { operand, got });
     match (spec.a.order, spec.b.order, spec.d.order) {
-        (Order::Panel { .. }, _, _) => return layout("a", spec.a.order),
-        (_, Order::Panel { .. }, _) => return layout("b", spec.b.order),
+        (Order::Panel { .. }, _, _) => return layout("a", spec.a.order.to_string()),
+        (_, Order::Panel { .. }, _) => return layout("b", spec.b.order.to_string()),
         (_, _, Order::Row) => {}
-        _ => return layout("d", spec.d.order),
+        _ => return layout("d", spec.d.order.to_string()),
     }
     let narrow = match (a, b) {
         (Bf16, Bf16) | (F16, F16) | (F32, F32) | (Tf32, Tf32) | (F64, F64) => false,
@@ -127,10 +128,10 @@ fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
         return Err(Unsupported::DType { operand: "d", got: d });
     }
     if narrow && spec.a.order != Order::Row {
-        return layout("a", spec.a.order);
+        return layout("a", spec.a.order.to_string());
     }
     if narrow && spec.b.order != Order::Col {
-        return layout("b", spec.b.order);
+        return layout("b", spec.b.order.to_string());
     }
     let schemes = (spec.a.format.scheme, spec.b.format.scheme);
     let known = match schemes {
@@ -144,6 +145,12 @@ fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
     }
     if spec.d.format.scheme != Scheme::None {
         return Err(Unsupported::Scheme { operand: "d", got: spec.d.format.to_string() });
+    }
+    // Its kernels take D's rows to be aligned as C's are: where only C's are, some end in a fault.
+    let tight = Matrix::tight(spec.d.format, Order::Row, spec.m, spec.n);
+    let gaps = spec.d.ld != tight.ld || spec.batch > 1 && spec.d.stride != tight.stride;
+    if matches!(spec.c, Addend::Given(_)) && gaps {
+        return layout("d", format!("{}/{}/{}", spec.d.order, spec.d.ld, spec.d.stride));
     }
     Ok(())
 }
@@ -178,7 +185,8 @@ fn epilogue(spec: &GemmSpec) -> Check {
     if let (Some(got), false) = (epilogue.residual, residual_is_c) {
         return option("residual", got.to_string());
     }
-    if let Some(got) = epilogue.bias.filter(|&got| got != d || d == DType::F64) {
+    let bias = if spec.a.dtype().bits() == 8 && d == DType::F32 { DType::Bf16 } else { d };
+    if let Some(got) = epilogue.bias.filter(|&got| got != bias || d == DType::F64) {
         return Err(Unsupported::DType { operand: "bias", got });
     }
     match addend(spec).filter(|&got| got != d) {
@@ -262,7 +270,7 @@ impl Ready {
         }
         let seen =
             |rows_contiguous: bool, (rows, cols): (u32, u32)| if rows_contiguous { (cols, rows) } else { (rows, cols) };
-        let layout = |x: &kp_hal::op::Matrix, shape| {
+        let layout = |x: &Matrix, shape| {
             Layout::new(api, element(x.dtype()), seen(x.order == Order::Row, shape), x.ld, (batch, x.stride))
         };
         let d_layout = layout(&d, (m, n))?;

@@ -30,6 +30,11 @@ const FOUND: &[&str] = &[
     // Sums that are rounded before their bias is added.
     "gemm 1x6x95x15 bf16:bf16:bf16 b=col/16 bias=bf16",
     "gemm 1x257x4x136 f16:f16:f16 b=col/144 d=row/16 c=d bias=f16 align=64",
+    // A bias of f32 that a library knows only by itself.
+    "gemm 1x1x32x128 e4m3:e4m3:f32 b=col acc=f32fast bias=f32",
+    "gemm 1x1x32x128 e4m3:e4m3:f32 b=col acc=f32fast bias=bf16",
+    // Rows of D that are not aligned, beside those of C, which are.
+    "gemm 2x264x32x384 bf16:bf16:bf16 a=row/384/1500000 b=row/32/0 d=row/33 c=bf16",
     // Sums that saturate.
     "gemm 1x3x16x896 bf16:f32:e2m1 b=panel64x4",
     // Products of whole numbers that f32 does not hold, and what is added to them.
