@@ -103,12 +103,12 @@ fn multiple(spec: &GemmSpec) -> Option<u64> {
 fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
     use DType::{Bf16, E4m3, E5m2, F16, F32, F64, Tf32};
     let (a, b, d) = (spec.a.dtype(), spec.b.dtype(), spec.d.dtype());
-    let layout = |operand, got: String| Err(Unsupported::Layout { operand, got });
+    let layout = |operand, order: Order| Err(Unsupported::Layout { operand, got: order.to_string() });
     match (spec.a.order, spec.b.order, spec.d.order) {
-        (Order::Panel { .. }, _, _) => return layout("a", spec.a.order.to_string()),
-        (_, Order::Panel { .. }, _) => return layout("b", spec.b.order.to_string()),
+        (Order::Panel { .. }, _, _) => return layout("a", spec.a.order),
+        (_, Order::Panel { .. }, _) => return layout("b", spec.b.order),
         (_, _, Order::Row) => {}
-        _ => return layout("d", spec.d.order.to_string()),
+        _ => return layout("d", spec.d.order),
     }
     let narrow = match (a, b) {
         (Bf16, Bf16) | (F16, F16) | (F32, F32) | (Tf32, Tf32) | (F64, F64) => false,
@@ -128,10 +128,10 @@ fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
         return Err(Unsupported::DType { operand: "d", got: d });
     }
     if narrow && spec.a.order != Order::Row {
-        return layout("a", spec.a.order.to_string());
+        return layout("a", spec.a.order);
     }
     if narrow && spec.b.order != Order::Col {
-        return layout("b", spec.b.order.to_string());
+        return layout("b", spec.b.order);
     }
     let schemes = (spec.a.format.scheme, spec.b.format.scheme);
     let known = match schemes {
@@ -150,7 +150,8 @@ fn operands(caps: &Caps, spec: &GemmSpec) -> Check {
     let tight = Matrix::tight(spec.d.format, Order::Row, spec.m, spec.n);
     let gaps = spec.d.ld != tight.ld || spec.batch > 1 && spec.d.stride != tight.stride;
     if matches!(spec.c, Addend::Given(_)) && gaps {
-        return layout("d", format!("{}/{}/{}", spec.d.order, spec.d.ld, spec.d.stride));
+        let got = format!("{}/{}/{}", spec.d.order, spec.d.ld, spec.d.stride);
+        return Err(Unsupported::Layout { operand: "d", got });
     }
     Ok(())
 }
@@ -274,11 +275,8 @@ impl Ready {
             Layout::new(api, element(x.dtype()), seen(x.order == Order::Row, shape), x.ld, (batch, x.stride))
         };
         let d_layout = layout(&d, (m, n))?;
-        let c_layout = match spec.c {
-            Addend::Given(t) => Layout::new(api, element(t), (n, m), n, (batch, u64::from(m) * u64::from(n)))?,
-            Addend::None | Addend::InPlace => d_layout,
-        };
-        let layouts = [layout(&b, (k, n))?, layout(&a, (m, k))?, c_layout, d_layout];
+        // C lies as D does.
+        let layouts = [layout(&b, (k, n))?, layout(&a, (m, k))?, d_layout, d_layout];
         // With pointers of some value, since what it may do depends on there being any.
         let asked = with_pointers(operation, api, &spec, [256; 3])?;
         let found = heuristics::<SUGGESTIONS>(&handle, asked, layouts, WORKSPACE_BYTES, p.align().bytes())?;
