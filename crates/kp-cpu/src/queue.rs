@@ -135,4 +135,9 @@ impl Queue for CpuQueue {
         self.scratch = Some(usize::try_from(wanted).ok().and_then(Host::new).ok_or_else(full)?);
         Ok(())
     }
+
+    fn fill_scratch(&mut self, byte: u8) -> Result<()> {
+        self.scratch().fill(byte);
+        Ok(())
+    }
 }

@@ -255,6 +255,13 @@ pub trait Queue: Any + Send {
     /// `NotCapturable` if it would have to grow while capturing; `OutOfMemory`.
     fn reserve_scratch(&mut self, bytes: u64) -> Result<()>;
 
+    /// Sets every byte of the scratch reserved so far to `byte`. Kernels find in it what earlier ones left; a test that
+    /// fills it finds those that read what they did not write.
+    ///
+    /// # Errors
+    /// `NotCapturable` while capturing.
+    fn fill_scratch(&mut self, byte: u8) -> Result<()>;
+
     /// Starts recording instead of running. Use `capture`, which cannot forget the end.
     ///
     /// Other threads go on allocating, planning and working on queues of their own; a backend whose driver forbids

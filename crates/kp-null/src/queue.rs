@@ -169,6 +169,11 @@ impl Queue for NullQueue {
         self.usable()
     }
 
+    fn fill_scratch(&mut self, _: u8) -> Result<()> {
+        // There is none, as said.
+        self.immediate("filling scratch")
+    }
+
     fn begin_capture(&mut self) -> Result<()> {
         self.immediate("a capture within a capture")?;
         self.recording = Some(Recording { device: self.device.id(), work: Vec::new(), launches: 0 });

@@ -340,6 +340,18 @@ impl Queue for NvidiaQueue {
         Ok(())
     }
 
+    fn fill_scratch(&mut self, byte: u8) -> Result<()> {
+        self.immediate("filling scratch")?;
+        let Some(bytes) = self.scratch.as_deref().map(Self::scratch_bytes).filter(|&bytes| bytes > 0) else {
+            return Ok(());
+        };
+        let (addr, stream) = (self.scratch(), self.stream().raw());
+        self.context.enter()?;
+        // SAFETY: it is this queue's alone, which frees it only after it is past the fill; the flags stay as they are.
+        let status = unsafe { self.context.api().cuMemsetD8Async(addr, byte, bytes as usize, stream) };
+        self.check(status)
+    }
+
     fn begin_capture(&mut self) -> Result<()> {
         self.begin_recording()
     }

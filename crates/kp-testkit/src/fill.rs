@@ -16,8 +16,6 @@ pub enum FillKind {
     Wide,
     /// Normal, with a NaN, an infinity or a −0 here and there.
     Special,
-    /// NaN everywhere a type has it: dirties scratch.
-    Poison,
 }
 
 impl FillKind {
@@ -30,7 +28,6 @@ impl FillKind {
             Self::Normal => "normal",
             Self::Wide => "wide",
             Self::Special => "special",
-            Self::Poison => "poison",
         }
     }
 }
@@ -101,7 +98,6 @@ impl Fill {
             FillKind::Normal => self.ordinary(t),
             FillKind::Wide => self.wide(t),
             FillKind::Special => self.special(t),
-            FillKind::Poison => nan_code(t).unwrap_or(u64::MAX),
         }
     }
 
@@ -109,7 +105,6 @@ impl Fill {
     pub fn scale_code(&mut self, t: DType) -> u64 {
         let value = match self.kind {
             FillKind::Exact => 1.0 + self.below(2) as f64,
-            FillKind::Poison => f64::NAN,
             _ => (self.unit() * 6.0 - 3.0).exp2(),
         };
         encode(t, value, Overflow::Saturate)

@@ -301,6 +301,15 @@ impl Queue for VulkanQueue {
         Ok(())
     }
 
+    fn fill_scratch(&mut self, byte: u8) -> Result<()> {
+        self.immediate("filling scratch")?;
+        let Some((addr, bytes)) = self.scratch.as_ref().map(|scratch| (scratch.addr(), scratch.bytes())) else {
+            return Ok(());
+        };
+        // SAFETY: it is this queue's alone, which frees it only after it is past the fill.
+        unsafe { self.enqueue_fill(addr, bytes, byte) }
+    }
+
     fn begin_capture(&mut self) -> Result<()> {
         self.begin_recording()
     }

@@ -7,7 +7,7 @@ use super::{
     sequences,
 };
 use crate::{
-    fill::{Fill, FillKind},
+    fill::Fill,
     judge::{Depth, Judge, Output, Property},
     operands::Operands,
     reference::{attention, attention_backward as reference},
@@ -60,9 +60,6 @@ impl Judge for AttentionBackward {
         let mut operands = Operands::new::<Self>(problem, fill.kind());
         sequences::fill(p, &mut operands, fill);
         sequences::tokens(p, &mut operands, fill, &["grad_o"], &[]);
-        if fill.kind() == FillKind::Poison {
-            return operands;
-        }
         let forward = p.build().expect("the forward pass of a problem that was checked");
         let mut given = Operands::new::<Attention>(&forward, fill.kind());
         for operand in given.list().iter().filter(|o| !o.output) {

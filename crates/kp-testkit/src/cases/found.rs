@@ -23,6 +23,9 @@ const FOUND: &[&str] = &[
     "gemm 1x2x2x24 e4m3@1x128:e4m3@128x128:bf16 a=row/32 b=col/32 repro=batch-invariant",
     // Addresses between numbers.
     "gemm 1x1x1x1 f32:f32:f32 align=1",
+    // Sums of nothing, of a B that is read where it lies.
+    "gemm 1x1x136x0 i8@tensor:i8@row:f16 b=panel64x4",
+    "gemm 1x64x9x0 i8:i8:f32 b=col",
     // No rows of a gated product.
     "gemm 1x0x2x1 bf16:bf16:bf16 b=col/2 d=col acc=f32fast gate=halves",
     // An infinity times a sum that cancels, but for its scales' rounding.

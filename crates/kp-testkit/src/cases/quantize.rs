@@ -59,7 +59,7 @@ impl Judge for Quantize {
     fn inputs(problem: &QuantizeProblem, fill: &mut Fill) -> Operands {
         let mut operands = Operands::new::<Self>(problem, fill.kind());
         operands.fill_rows("x", &problem.x, (problem.rows, problem.cols), fill);
-        if !matches!(fill.kind(), FillKind::Special | FillKind::Poison) {
+        if fill.kind() != FillKind::Special {
             for r in (3..u64::from(problem.rows)).step_by(4) {
                 let mut x = operands.codes_mut("x");
                 (0..u64::from(problem.cols)).for_each(|c| x.set_value(r * u64::from(problem.x.ld) + c, 0.0));

@@ -116,19 +116,3 @@ fn spoiled<S: Spec>(
     }
     false
 }
-
-#[test]
-fn poison_leaves_indices_valid() {
-    struct Poison;
-    impl EachOp for Poison {
-        fn op<O: Op>(&mut self) {
-            let judge = judge_of::<O>().unwrap_or_else(|| panic!("{} has no judge", O::NAME));
-            for problem in problems::<O>(judge, Depth::Quick).into_iter().step_by(2) {
-                // A reference would index past its operands if they were not.
-                let operands = (judge.inputs)(&problem, &mut Fill::new(FillKind::Poison, 1));
-                drop((judge.reference)(&problem, &operands));
-            }
-        }
-    }
-    each_op(&mut Poison);
-}

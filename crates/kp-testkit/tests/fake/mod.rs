@@ -211,6 +211,11 @@ impl Queue for Line {
         self.scratch.resize(len, 0.0);
         Ok(())
     }
+
+    fn fill_scratch(&mut self, byte: u8) -> Result<()> {
+        self.scratch.fill(f32::from_ne_bytes([byte; 4]));
+        Ok(())
+    }
 }
 
 /// Three loops over f32 matrices of any layout.
@@ -318,7 +323,6 @@ impl Run {
             Defect::ReadsPadding if p.a.order == Order::Row && p.a.ld > p.k && p.m > 1 => d[0] += a[p.k as usize] * 0.0,
             Defect::ReadsScratch => {
                 d[0] += line.scratch[5] * 0.0;
-                line.scratch[5] = d[0];
             }
             _ => {}
         }
