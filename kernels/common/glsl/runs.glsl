@@ -23,7 +23,7 @@ struct Run {
     uvec4 high;
 };
 
-// Numbers `place` to `place` + `count` of an operand, codes of 0 behind them; `at_once` if eight may be loaded together.
+// Numbers `place` to `place` + `count` of an operand, 0 behind them; `at_once` if eight may be loaded together.
 Run run_at(uint64_t base, uint64_t place, uint count, uint dtype, bool at_once) {
     const uint bits = bits_of(dtype);
     Run run = Run(uvec4(0u), uvec4(0u));
@@ -38,6 +38,10 @@ Run run_at(uint64_t base, uint64_t place, uint count, uint dtype, bool at_once) 
             default: run.low.x = Word(base + place / 2ul).v; break;
         }
         return run;
+    }
+    if (dtype == NF4) {
+        // 0 has code 7 of 0 to 15.
+        run.low.x = count < 8u ? 0x77777777u << 4u * count : 0u;
     }
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
         if (i < count) {

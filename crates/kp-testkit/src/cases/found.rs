@@ -21,6 +21,8 @@ const FOUND: &[&str] = &[
     "gemm 1x3x96x128 nf4:e4m3:f32 b=col",
     // Rows that a kernel of batch-invariant bits reads only so far apart.
     "gemm 1x2x2x24 e4m3@1x128:e4m3@128x128:bf16 a=row/32 b=col/32 repro=batch-invariant",
+    // Numbers behind the last of k, where both sides' code 0 is -1.
+    "gemm 1x1x1x9 nf4:nf4:f32 b=col",
     // Addresses between numbers.
     "gemm 1x1x1x1 f32:f32:f32 align=1",
     // Sums of nothing, of a B that is read where it lies.
