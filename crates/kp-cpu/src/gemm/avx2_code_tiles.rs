@@ -47,8 +47,12 @@ impl Kernel<Gemm> for Avx2CodeTiles {
         let (_, memory) = Nanos::floors(caps, p);
         // Bytes that are packed in a cycle, with their lists.
         let (efficiency, packed) = if a_varies(p) || varies(&p.b, p.k) { (0.5, 1.0) } else { (0.8, 1.7) };
-        // Two vectors a cycle: of 32 products, or of 16, which are added by another instruction.
-        let cycle = if set(variant) == Set::Vnni { 64.0 } else { 24.0 };
+        // Two vectors a cycle: of 32 products, or of 16, which are added by another instruction; by four bits of 32, added likewise.
+        let cycle = match (set(variant), p.b.dtype().bits()) {
+            (Set::Vnni, _) => 64.0,
+            (_, 4) => 40.0,
+            _ => 24.0,
+        };
         let clock = caps.clock_hz.max(1e9) * f64::from(caps.units.max(1));
         let products = f64::from(p.batch) * f64::from(p.m) * f64::from(p.n) * f64::from(p.k);
         let multiply = products / (cycle * clock * efficiency);

@@ -8,7 +8,8 @@
 //!   └────────────┘          └─┴───────┘
 //! ```
 //! With AVX-VNNI rows are bytes. Without it they are words, of each four codes the first and the third, then the others: products
-//! of pairs of words are exact, where those of pairs of bytes are not.
+//! of pairs of words are exact, where those of pairs of bytes are not. By columns of four bits they are, and so small that 16 bits
+//! hold those of four steps: rows are bytes, and half as many instructions multiply them.
 
 use super::tile::{Loops, Rows, Segments};
 use crate::gemm::{
@@ -22,11 +23,12 @@ use crate::gemm::{
 };
 use std::{
     arch::x86_64::{
-        __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps,
-        _mm256_fnmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps,
-        _mm256_permute2x128_si256, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256,
-        _mm256_srli_epi16, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
-        _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+        __m256i, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_dpbusd_avx_epi32,
+        _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16,
+        _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_permute2x128_si256, _mm256_set1_epi16, _mm256_set1_epi32,
+        _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_srli_epi16, _mm256_storeu_ps,
+        _mm256_storeu_si256, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32,
+        _mm256_unpacklo_epi64,
     },
     ops::Range,
 };
@@ -42,21 +44,28 @@ const LANES: usize = 8;
 /// Bytes of a step of a panel.
 const STEP_BYTES: usize = 4 * PANEL;
 
-/// How a step's products are added.
+/// How products are added.
 trait Step {
     /// Bytes of a code in rows of A.
     const CODE: usize;
 
-    /// Adds four products of each of `R` rows with sixteen columns.
+    /// Rows of which there are registers for the sums.
+    const ROWS: usize;
+
+    /// Steps at a time.
+    const STEPS: usize = 1;
+
+    /// Adds the products of [`Self::STEPS`] steps of each of `R` rows with sixteen columns.
     ///
     /// # Safety
-    /// The processor has what the way uses; `row` points to four codes, as do `R` pointers from there `ld` bytes apart, and
-    /// `panel` to two vectors.
+    /// The processor has what the way uses; `row` points to the steps' codes, as do `R` pointers from there `ld` bytes apart, and
+    /// `panel` to two vectors for each step, [`STEP_BYTES`] apart.
     unsafe fn step<const R: usize>(tile: &mut [[__m256i; VECTORS]; R], row: *const u8, ld: usize, panel: *const u8);
 }
 
 impl Step for Vnni {
     const CODE: usize = 1;
+    const ROWS: usize = 6;
 
     #[inline(always)]
     unsafe fn step<const R: usize>(tile: &mut [[__m256i; VECTORS]; R], row: *const u8, ld: usize, panel: *const u8) {
@@ -75,6 +84,7 @@ impl Step for Vnni {
 
 impl Step for Plain {
     const CODE: usize = 2;
+    const ROWS: usize = 3;
 
     #[inline(always)]
     unsafe fn step<const R: usize>(tile: &mut [[__m256i; VECTORS]; R], row: *const u8, ld: usize, panel: *const u8) {
@@ -91,6 +101,39 @@ impl Step for Plain {
                     for (tile, b) in tile.iter_mut().zip(b) {
                         *tile = _mm256_add_epi32(*tile, _mm256_madd_epi16(b, _mm256_set1_epi32(a)));
                     }
+                }
+            }
+        }
+    }
+}
+
+/// By columns of four bits.
+enum Narrow {}
+
+impl Step for Narrow {
+    const CODE: usize = 1;
+    const ROWS: usize = 3;
+    // Twice 24 · 128 a step: 16 bits hold five.
+    const STEPS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn step<const R: usize>(tile: &mut [[__m256i; VECTORS]; R], row: *const u8, ld: usize, panel: *const u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [[_mm256_setzero_si256(); VECTORS]; R];
+            for s in 0..Self::STEPS {
+                let panel = panel.add(s * STEP_BYTES);
+                let b: [__m256i; VECTORS] = [load(panel), load(panel.add(32))];
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let a = _mm256_set1_epi32(row.add(r * ld + 4 * s).cast::<i32>().read_unaligned());
+                    for (sum, b) in sums.iter_mut().zip(b) {
+                        *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(b, a));
+                    }
+                }
+            }
+            for (tile, sums) in tile.iter_mut().zip(sums) {
+                for (tile, sum) in tile.iter_mut().zip(sums) {
+                    *tile = _mm256_add_epi32(*tile, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
                 }
             }
         }
@@ -135,58 +178,56 @@ macro_rules! sets {
 sets! {
     "avx2,fma,avxvnni" Vnni vnni_loops vnni_whole vnni_scaled
     "avx2,fma" Plain plain_loops plain_whole plain_scaled
+    "avx2,fma" Narrow narrow_loops narrow_whole narrow_scaled
 }
 
-/// Adds products of steps to `R` rows of sixteen sums, as many rows at a time as there are registers for.
-///
-/// # Safety
-/// The processor has what `S` uses; there are as many steps of each row, `ld` bytes apart, and of the panel.
-#[inline(always)]
-unsafe fn add<S: Step, const R: usize>(
-    tile: &mut [[__m256i; VECTORS]; R],
-    row: *const u8,
-    ld: usize,
-    panel: *const u8,
-    steps: usize,
-) {
-    macro_rules! rows {
-        ($first:expr, $rows:expr) => {
-            let tile: &mut [[__m256i; VECTORS]; $rows] =
-                (&mut tile[$first..$first + $rows]).try_into().expect("as many rows");
-            for s in 0..steps {
-                // SAFETY: passed on.
-                unsafe { S::step(tile, row.add($first * ld + s * 4 * S::CODE), ld, panel.add(s * STEP_BYTES)) };
+/// Passes rows on, as many at a time as there are registers for.
+macro_rules! some_rows {
+    ($ways:ident, $rows:ident, $some:ident($($operand:expr),*)) => {
+        match $rows {
+            4 if $ways::ROWS == 3 => {
+                $some::<$ways, 2>(0, $($operand),*);
+                $some::<$ways, 2>(2, $($operand),*);
             }
-        };
-    }
-    // Words of four rows and of their columns fill the registers, bytes of six do.
-    match R {
-        4 if S::CODE == 2 => {
-            rows!(0, 2);
-            rows!(2, 2);
+            5 if $ways::ROWS == 3 => {
+                $some::<$ways, 3>(0, $($operand),*);
+                $some::<$ways, 2>(3, $($operand),*);
+            }
+            6 if $ways::ROWS == 3 => {
+                $some::<$ways, 3>(0, $($operand),*);
+                $some::<$ways, 3>(3, $($operand),*);
+            }
+            _ => $some::<$ways, $rows>(0, $($operand),*),
         }
-        5 if S::CODE == 2 => {
-            rows!(0, 3);
-            rows!(3, 2);
-        }
-        6 if S::CODE == 2 => {
-            rows!(0, 3);
-            rows!(3, 3);
-        }
-        _ => {
-            rows!(0, R);
-        }
-    }
+    };
 }
 
 /// # Safety
 /// The processor has what `S` uses.
-#[expect(clippy::needless_range_loop, reason = "one index serves sums and registers")]
 #[inline(always)]
 unsafe fn whole<S: Step, const R: usize>(a: Rows<'_>, b: &[u8], first: bool, sums: &mut [i32]) {
+    // SAFETY: passed on.
+    unsafe { some_rows!(S, R, whole_of(a, b, first, sums)) }
+}
+
+/// # Safety
+/// The processor has what `S` uses.
+#[inline(always)]
+unsafe fn scaled<S: Step, const R: usize>(a: Rows<'_>, b: &[u8], by: Segments<'_>, sums: &mut [f32]) {
+    // SAFETY: passed on.
+    unsafe { some_rows!(S, R, scaled_of(a, b, by, sums)) }
+}
+
+/// [`whole`] of `R` rows from `row` on.
+///
+/// # Safety
+/// As that.
+#[expect(clippy::needless_range_loop, reason = "one index serves sums and registers")]
+#[inline(always)]
+unsafe fn whole_of<S: Step, const R: usize>(row: usize, a: Rows<'_>, b: &[u8], first: bool, sums: &mut [i32]) {
     let steps = b.len() / STEP_BYTES;
-    let row = start::<S, R>(a, steps);
-    let sums = &mut sums[..R * PANEL];
+    let codes = start::<S, R>(row, a, steps);
+    let sums = &mut sums[row * PANEL..][..R * PANEL];
     for column in (0..PANEL).step_by(COLUMNS) {
         // SAFETY: the caller's promise; sixteen sums of each row, and steps of each and of the panel, as asserted.
         unsafe {
@@ -199,7 +240,7 @@ unsafe fn whole<S: Step, const R: usize>(a: Rows<'_>, b: &[u8], first: bool, sum
                     }
                 }
             }
-            add::<S, R>(&mut tile, row, a.ld, b.as_ptr().add(4 * column), steps);
+            add::<S, R>(&mut tile, codes, a.ld, b.as_ptr().add(4 * column), steps);
             for r in 0..R {
                 for v in 0..VECTORS {
                     _mm256_storeu_si256(sums.as_mut_ptr().add(place(r, v)).cast(), tile[r][v]);
@@ -209,47 +250,57 @@ unsafe fn whole<S: Step, const R: usize>(a: Rows<'_>, b: &[u8], first: bool, sum
     }
 }
 
+/// [`scaled`] of `R` rows from `row` on.
+///
 /// # Safety
-/// The processor has what `S` uses.
+/// As that.
 #[inline(always)]
-unsafe fn scaled<S: Step, const R: usize>(a: Rows<'_>, b: &[u8], by: Segments<'_>, sums: &mut [f32]) {
+unsafe fn scaled_of<S: Step, const R: usize>(row: usize, a: Rows<'_>, b: &[u8], by: Segments<'_>, sums: &mut [f32]) {
     let steps = b.len() / STEP_BYTES;
-    let row = start::<S, R>(a, steps);
+    let codes = start::<S, R>(row, a, steps);
     let segments = steps.div_ceil(by.steps);
-    let sums = &mut sums[..R * PANEL];
+    assert!(by.steps.is_multiple_of(S::STEPS), "segments of whole calls");
+    let sums = &mut sums[row * PANEL..][..R * PANEL];
     // Asked at run time, to have fewer loops.
     let (vary, shifted) = (!by.row_scales.is_empty(), !by.zeros.is_empty());
     assert!(by.scales.len() >= segments * PANEL && (!shifted || by.zeros.len() >= segments * PANEL), "scales");
-    assert!(by.taken.len() >= (R - 1) * by.ld + segments, "sums of rows");
-    assert!(!vary || by.row_scales.len() >= (R - 1) * by.ld + segments, "scales of rows");
+    assert!(by.taken.len() >= (row + R - 1) * by.ld + segments, "sums of rows");
+    assert!(!vary || by.row_scales.len() >= (row + R - 1) * by.ld + segments, "scales of rows");
     for column in (0..PANEL).step_by(COLUMNS) {
         for s in 0..segments {
             let some = s * by.steps..((s + 1) * by.steps).min(steps);
+            let of_row = |r: usize| (row + r) * by.ld + s;
             // SAFETY: the caller's promise; of all lists, rows and the panel as much is there as was asserted.
             unsafe {
-                let taken = |r: usize| *by.taken.as_ptr().add(r * by.ld + s);
+                let taken = |r: usize| *by.taken.as_ptr().add(of_row(r));
                 let mut tile = [[_mm256_setzero_si256(); VECTORS]; R];
                 if !shifted {
                     for (r, tile) in tile.iter_mut().enumerate() {
                         *tile = [_mm256_set1_epi32(taken(r) as i32); VECTORS];
                     }
                 }
-                let (row, panel) = (row.add(some.start * 4 * S::CODE), b.as_ptr().add(some.start * STEP_BYTES));
-                add::<S, R>(&mut tile, row, a.ld, panel.add(4 * column), some.len());
+                let (codes, panel) = (codes.add(some.start * 4 * S::CODE), b.as_ptr().add(some.start * STEP_BYTES));
+                add::<S, R>(&mut tile, codes, a.ld, panel.add(4 * column), some.len());
                 for v in 0..VECTORS {
                     let at = column + v * LANES;
                     let scale = _mm256_loadu_ps(by.scales.as_ptr().add(s * PANEL + at));
-                    for (r, tile) in tile.iter().enumerate() {
-                        let mut number = _mm256_cvtepi32_ps(tile[v]);
-                        if shifted {
+                    let mut numbers = [_mm256_setzero_ps(); R];
+                    for (number, tile) in numbers.iter_mut().zip(&tile) {
+                        *number = _mm256_cvtepi32_ps(tile[v]);
+                    }
+                    if shifted {
+                        let zero = _mm256_loadu_ps(by.zeros.as_ptr().add(s * PANEL + at));
+                        for (r, number) in numbers.iter_mut().enumerate() {
                             // Whole numbers, mostly below 2²⁴.
-                            let zero = _mm256_loadu_ps(by.zeros.as_ptr().add(s * PANEL + at));
-                            number = _mm256_fnmadd_ps(zero, _mm256_set1_ps(f32::from_bits(taken(r))), number);
+                            *number = _mm256_fnmadd_ps(zero, _mm256_set1_ps(f32::from_bits(taken(r))), *number);
                         }
-                        if vary {
-                            let by = _mm256_set1_ps(*by.row_scales.as_ptr().add(r * by.ld + s));
-                            number = _mm256_mul_ps(number, by);
+                    }
+                    if vary {
+                        for (r, number) in numbers.iter_mut().enumerate() {
+                            *number = _mm256_mul_ps(*number, _mm256_set1_ps(*by.row_scales.as_ptr().add(of_row(r))));
                         }
+                    }
+                    for (r, number) in numbers.into_iter().enumerate() {
                         let place = sums.as_mut_ptr().add(r * PANEL + at);
                         _mm256_storeu_ps(place, _mm256_fmadd_ps(number, scale, _mm256_loadu_ps(place)));
                     }
@@ -259,13 +310,33 @@ unsafe fn scaled<S: Step, const R: usize>(a: Rows<'_>, b: &[u8], by: Segments<'_
     }
 }
 
-/// The first code of `R` rows of `steps` steps.
+/// Adds products of steps to `R` rows of sixteen sums.
+///
+/// # Safety
+/// The processor has what `S` uses; there are as many steps, a multiple of [`Step::STEPS`], of each row, `ld` bytes apart, and of
+/// the panel.
+#[inline(always)]
+unsafe fn add<S: Step, const R: usize>(
+    tile: &mut [[__m256i; VECTORS]; R],
+    row: *const u8,
+    ld: usize,
+    panel: *const u8,
+    steps: usize,
+) {
+    for s in (0..steps).step_by(S::STEPS) {
+        // SAFETY: passed on; steps are whole calls.
+        unsafe { S::step(tile, row.add(s * 4 * S::CODE), ld, panel.add(s * STEP_BYTES)) };
+    }
+}
+
+/// The first code of `R` rows, from `row` on, of `steps` steps.
 ///
 /// # Panics
-/// If they are not there.
-fn start<S: Step, const R: usize>(a: Rows<'_>, steps: usize) -> *const u8 {
-    assert!((R - 1) * a.ld + 4 * S::CODE * steps <= a.codes.len(), "{R} rows of {steps} steps");
-    a.codes.as_ptr()
+/// If they are not there, or not whole calls.
+fn start<S: Step, const R: usize>(row: usize, a: Rows<'_>, steps: usize) -> *const u8 {
+    assert!(steps.is_multiple_of(S::STEPS), "whole calls");
+    assert!((row + R - 1) * a.ld + 4 * S::CODE * steps <= a.codes.len(), "{R} rows of {steps} steps");
+    a.codes[row * a.ld..].as_ptr()
 }
 
 /// # Safety

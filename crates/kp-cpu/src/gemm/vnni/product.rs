@@ -88,7 +88,7 @@ impl<E: Tail> Tiles<E> {
     pub(super) fn new(spec: &GemmSpec, set: Set) -> Self {
         let (a_varies, b_varies) = (a_varies(spec), varies(&spec.b, spec.k));
         let way = if set == Set::Avx512 { Way::of(spec) } else { Way::Packed };
-        let loops = Loops::of(set, a_varies || b_varies, way == Way::Panels);
+        let loops = Loops::of(set, spec.b.dtype().bits() as usize, a_varies || b_varies, way == Way::Panels);
         let segment = match loops {
             Loops::Whole(_) => usize::MAX,
             Loops::Scaled(_) => {
@@ -125,9 +125,14 @@ impl<E: Tail> Tiles<E> {
         }
     }
 
+    /// Bytes of a code in rows of A made ready.
+    fn code(&self) -> usize {
+        self.set.code(self.spec.b.dtype().bits() as usize)
+    }
+
     /// Bytes of a row of codes: whole steps of 128, and a line more, so that rows do not meet in one set of the cache.
     fn ld(&self) -> usize {
-        (self.spec.k as usize).next_multiple_of(128) * self.set.code() + 64
+        (self.spec.k as usize).next_multiple_of(128) * self.code() + 64
     }
 
     /// Segments of a row.
@@ -186,7 +191,7 @@ impl<E: Tail> Tiles<E> {
             let of_row = row * segments..(row + 1) * segments;
             // SAFETY: each row once.
             let (codes, taken) = unsafe { (codes.part(row * ld..(row + 1) * ld), taken.part(of_row.clone())) };
-            codes[k * self.set.code()..].fill(0);
+            codes[k * self.code()..].fill(0);
             taken.fill(0);
             let sums = numbers_mut::<i32>(bytes_mut(taken));
             let is_plain = self.spec.a.order == Order::Row && self.spec.a.dtype() == DType::I8;
@@ -286,7 +291,7 @@ impl<E: Tail> Tiles<E> {
                 ask(b, item.b, next.0.clone(), next.1.clone(), t, tiles);
                 let some = rows.len() * t / tiles..rows.len() * (t + 1) / tiles;
                 let row = rows.start + some.start;
-                let codes = Rows { codes: &a.codes[row * ld + first * self.set.code()..], ld };
+                let codes = Rows { codes: &a.codes[row * ld + first * self.code()..], ld };
                 let panel = &panel[..len * width];
                 let sums = &mut sums[4 * some.start * width..4 * some.end * width];
                 match &self.loops {

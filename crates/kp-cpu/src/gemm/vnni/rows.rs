@@ -52,9 +52,9 @@ pub(crate) fn ready(codes: &[u8], bits: usize, out: &mut [u8], segment: usize, s
 }
 
 impl Set {
-    /// Bytes of a code in rows of A.
-    pub(crate) fn code(self) -> usize {
-        if self == Self::Plain { 2 } else { 1 }
+    /// Bytes of a code in rows of A, for columns of `bits` bits.
+    pub(crate) fn code(self, bits: usize) -> usize {
+        if self == Self::Plain && bits == 8 { 2 } else { 1 }
     }
 
     /// Copies the codes of a row as [`ready`] does, [`Self::code`] bytes each.
@@ -69,7 +69,7 @@ impl Set {
         unsafe {
             match self {
                 Self::Avx512 => ready(codes, bits, out, segment, sums),
-                Self::Vnni | Self::Plain => avx2::ready(codes, bits, self.code(), out, segment, sums),
+                Self::Vnni | Self::Plain => avx2::ready(codes, bits, self.code(bits), out, segment, sums),
             }
         }
     }
@@ -96,7 +96,7 @@ impl Row<'_, '_> {
         self.each_line(|first, len, numbers| {
             let line = numbers.map(|x| (x * whole_steps) as i8 as u8);
             let sums = &mut sums[first / self.segment..];
-            self.ready(&line[..len], &mut codes[first * self.set.code()..], sums);
+            self.ready(&line[..len], &mut codes[first * self.set.code(self.bits)..], sums);
         });
     }
 
@@ -111,7 +111,7 @@ impl Row<'_, '_> {
             round_anywhere(numbers.as_chunks().0, rounded.as_chunks_mut().0, &mut of_runs);
             let done = first / self.segment;
             let line = rounded.map(|code| code as u8);
-            self.ready(&line[..len], &mut codes[first * self.set.code()..], &mut sums[done..]);
+            self.ready(&line[..len], &mut codes[first * self.set.code(self.bits)..], &mut sums[done..]);
             for (run, scales) in of_runs.iter().zip(scales[done..].chunks_mut(RUN / self.segment)) {
                 scales.fill(*run);
             }

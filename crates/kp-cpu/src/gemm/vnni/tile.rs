@@ -40,12 +40,13 @@ pub(crate) enum Loops {
 }
 
 impl Loops {
-    /// Of the instructions of `set`, for scales that change along k if they are `scaled`.
-    pub(crate) fn of(set: Set, scaled: bool, panel_signed: bool) -> Self {
+    /// Of the instructions of `set`, for panels made of codes of `bits` bits and scales that change along k if they are `scaled`.
+    pub(crate) fn of(set: Set, bits: usize, scaled: bool, panel_signed: bool) -> Self {
         match set {
             Set::Avx512 if scaled => Self::scaled(),
             Set::Avx512 => Self::whole(panel_signed),
             Set::Vnni => avx2::vnni_loops(scaled),
+            Set::Plain if bits == 4 => avx2::narrow_loops(scaled),
             Set::Plain => avx2::plain_loops(scaled),
         }
     }
