@@ -11,6 +11,8 @@ mod avx2_code_tiles;
 #[cfg(target_arch = "x86_64")]
 mod avx2_few_codes;
 #[cfg(target_arch = "x86_64")]
+mod avx2_few_panels;
+#[cfg(target_arch = "x86_64")]
 mod avx2_few_rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_bf16;
@@ -70,6 +72,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_few_panels::Avx512FewPanels,
     &avx2_few_codes::Avx2FewCodes,
     &avx2_few_rows::Avx2FewRows,
+    &avx2_few_panels::Avx2FewPanels,
     &amx_int8::AmxInt8,
     &amx_bf16::AmxBf16,
     &avx512_bf16::Avx512Bf16,

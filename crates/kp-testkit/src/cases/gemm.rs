@@ -86,7 +86,7 @@ impl Judge for Gemm {
             &[
                 words("1x1x130x257 1x5x200x96 2x8x128x70 1x1x520x130 1x3x64x1 1x40x192x300"),
                 words("f32:f32:f32 bf16:bf16:bf16 f16:f16:f32 i8@row:i8@row:f32 f32:bf16:f64 i8:i8:i32"),
-                words("b=panel64x1 b=panel64x4 b=panel64x1 b=panel16x1 b=panel16x4"),
+                words("b=panel64x1 b=panel64x4 b=panel16x1 b=panel64x1 b=panel16x1 b=panel16x4"),
                 words("- - d=col d=row/600"),
                 words("- bias=f32"),
                 words("- - act=silu gate=halves gate=pairs"),

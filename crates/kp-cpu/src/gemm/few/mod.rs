@@ -2,6 +2,7 @@
 
 pub(crate) mod avx2;
 pub(crate) mod avx2_bytes;
+pub(crate) mod avx2_panels;
 pub(crate) mod byte_dots;
 pub(crate) mod byte_lanes;
 pub(crate) mod byte_panels;
@@ -15,6 +16,7 @@ pub(crate) mod lanes;
 pub(crate) mod lists;
 pub(crate) mod numbers;
 pub(crate) mod pairs;
+pub(crate) mod panel_rows;
 pub(crate) mod panels;
 pub(crate) mod sets;
 pub(crate) mod unpack;
