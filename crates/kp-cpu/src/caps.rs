@@ -65,9 +65,13 @@ fn caps(cpu_info: &str) -> Caps {
     caps.mma = DTypes::of(&in_tiles);
     // Two to eight channels of DDR4/5 feed 10–20 GB/s to each of the first cores.
     caps.bytes_per_s = 12e9 * f64::from(caps.units.min(16));
-    // A plain loop of one Ice Lake core read 10.0 GB/s of one place, 12.7 of four and 13.7 of eight; one of Zen 5 46 of
-    // one, 36 of four and 32 of eight, if they lie a few kilobytes apart.
-    caps.read_places = if is_amd { 1 } else { 8 };
+    // A plain loop of one Ice Lake core read 10.0 GB/s of one place, 12.7 of four and 13.7 of eight; one of Zen 3 13, 17 and 17; one
+    // of Zen 5 46 of one, 36 of four and 32 of eight, if they lie a few kilobytes apart.
+    caps.read_places = match Core::of(cpu_info) {
+        Core::Other => 8,
+        Core::Zen3 => 4,
+        Core::Zen4 | Core::Amd => 1,
+    };
     caps.launch_ns = 300;
     caps.panels = gemm::panels(&caps);
     caps
@@ -84,20 +88,53 @@ pub(crate) fn pairs_rate(caps: &Caps) -> f64 {
 /// is asked of the second: on Zen 5, 128 rows by a B that is read from memory took 0.86 of the cycles when it was asked of the
 /// first, and as long as without asking when of the second. Intel's do, and keep their first cache for what is in use.
 pub(crate) fn asks_first_cache() -> bool {
-    static IS_AMD: OnceLock<bool> = OnceLock::new();
-    *IS_AMD.get_or_init(|| is_amd(&read("/proc/cpuinfo")))
+    Core::here() != Core::Other
 }
 
-/// Whether what streams by is best asked of the second cache: AMD's processors of family 25. Zen 4 read keys and values of 16
-/// heads of 128 numbers in f32 at 22 GB/s so, and at 14 when it asked the first, which holds little more than what is in use. Zen 3,
-/// of the same family, was not measured. Zen 5 brings little of what is asked of the second.
+/// Whether what streams by is best asked of the second cache: by Zen 4, which read keys and values of 16 heads of 128 numbers in f32 at
+/// 22 GB/s so, and at 14 when it asked the first, which holds little more than what is in use. Of Zen 3 heads of 64 numbers took 1.3
+/// times as long, and Zen 5 brings little of what is asked of the second.
 pub(crate) fn streams_by_second_cache() -> bool {
-    static IS_SO: OnceLock<bool> = OnceLock::new();
-    *IS_SO.get_or_init(|| is_family_25(&read("/proc/cpuinfo")))
+    Core::here() == Core::Zen4
 }
 
-fn is_family_25(cpu_info: &str) -> bool {
-    is_amd(cpu_info) && field(cpu_info, &["cpu family"]).as_deref() == Some("25")
+/// Whether a processor brings several long columns that are read at once by itself, and is only kept from it by being asked: Zen 3 read
+/// four columns of 4096 numbers of f32 at 18.5 GB/s, and at 15 when half a kilobyte ahead of each was asked for.
+pub(crate) fn fetches_columns() -> bool {
+    Core::here() == Core::Zen3
+}
+
+/// Processors that differ in what they do about memory that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Core {
+    Zen3,
+    Zen4,
+    /// Of AMD, such as Zen 5.
+    Amd,
+    Other,
+}
+
+impl Core {
+    fn here() -> Self {
+        static HERE: OnceLock<Core> = OnceLock::new();
+        *HERE.get_or_init(|| Self::of(&read("/proc/cpuinfo")))
+    }
+
+    fn of(cpu_info: &str) -> Self {
+        let value = |name: &str| field(cpu_info, &[name]);
+        let has_avx512 = value("flags").is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "avx512f"));
+        match (is_amd(cpu_info), value("cpu family").as_deref()) {
+            (false, _) => Self::Other,
+            (true, Some("25")) => {
+                if has_avx512 {
+                    Self::Zen4
+                } else {
+                    Self::Zen3
+                }
+            }
+            (true, _) => Self::Amd,
+        }
+    }
 }
 
 fn is_amd(cpu_info: &str) -> bool {
@@ -307,11 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn families_are_their_makers() {
-        let info =
-            |vendor: &str, family: &str| format!("vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\n");
-        assert!(is_family_25(&info("AuthenticAMD", "25")));
-        assert!(!is_family_25(&info("AuthenticAMD", "26")) && !is_family_25(&info("GenuineIntel", "25")));
+    fn cores_are_their_makers_families() {
+        let core = |vendor: &str, family: u32, flags: &str| {
+            Core::of(&format!("vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\nflags\t\t: {flags}\n"))
+        };
+        assert_eq!(core("AuthenticAMD", 25, "fpu avx2 fma"), Core::Zen3);
+        assert_eq!(core("AuthenticAMD", 25, "fpu avx2 fma avx512f avx512bw"), Core::Zen4);
+        assert_eq!(core("AuthenticAMD", 26, "fpu avx2 avx512f"), Core::Amd);
+        assert_eq!(core("GenuineIntel", 25, "fpu avx2"), Core::Other);
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Kernel<Attention> for Avx2Decode {
     fn estimate(&self, caps: &Caps, p: &AttentionProblem, variant: Variant) -> Nanos {
         let (compute, memory) = floors(caps, p);
         // A tenth more than `avx512_decode`, where both are there.
-        let share = if (variant.0 > 0) == (caps.read_places == 1) { 0.8 } else { 0.75 };
+        let share = if (variant.0 > 0) == (caps.read_places <= 4) { 0.8 } else { 0.75 };
         Nanos::from_secs((compute.as_secs() * 2.0).max(memory.as_secs()) / share)
     }
 

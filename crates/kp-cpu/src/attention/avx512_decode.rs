@@ -44,7 +44,7 @@ impl Kernel<Attention> for Avx512Decode {
     fn estimate(&self, caps: &Caps, p: &AttentionProblem, variant: Variant) -> Nanos {
         let (compute, memory) = floors(caps, p);
         // Each number meets so few others that taking it from memory shows most.
-        let share = if in_turn(variant) == (caps.read_places == 1) { 0.9 } else { 0.85 };
+        let share = if in_turn(variant) == (caps.read_places <= 4) { 0.9 } else { 0.85 };
         let rate = if by_pairs(variant) { caps::pairs_rate(caps) / caps.rates.get(DType::F32) } else { 1.0 };
         // Where both wait for memory, pairs leave more time for it.
         let share = if rate > 1.0 { share * 1.05 } else { share };

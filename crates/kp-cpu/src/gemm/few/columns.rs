@@ -4,6 +4,7 @@
 use super::far::Far;
 use crate::{
     act::Tail,
+    caps::fetches_columns,
     gemm::{
         finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
         product::{Item, Product, Summing, Sums, ends_wide},
@@ -431,7 +432,7 @@ impl<'a> Codes<'a> {
 /// How far ahead memory is asked for in each of `breadth` columns that lie `ld` bytes apart: more of the columns, or the same
 /// part of the next ones, if they are short or not read as a `whole`. (The processor fetches ahead by itself, but finds
 /// columns of two kilobytes too late: 4-bit weights took 1.6 times as long.) What is read in turn is asked for while others are
-/// read, too; long columns alone are left to the processor.
+/// read, too; long columns alone are left to the processor, several of them if it [`fetches_columns`].
 pub(crate) fn ahead(reading: Reading, breadth: usize, ld: usize, whole: bool) -> usize {
     match reading {
         Reading::InTurn if whole && breadth == 1 => {
@@ -443,7 +444,13 @@ pub(crate) fn ahead(reading: Reading, breadth: usize, ld: usize, whole: bool) ->
         }
         Reading::InTurn => 2 * breadth * ld,
         Reading::InOrder => 0,
-        Reading::Beside if whole && breadth * ld > SHORT => AHEAD,
+        Reading::Beside if whole && breadth * ld > SHORT => {
+            if fetches_columns() {
+                0
+            } else {
+                AHEAD
+            }
+        }
         _ => breadth * ld,
     }
 }
