@@ -214,12 +214,13 @@ def int4_weights(m, n, k):
 
 SQUARES = (256, 512, 1024, 2048)
 WEIGHTS = [(m, n, 4096) for n in (4096, 11008) for m in (1, 8, 128, 512)]
-# How a constant B is best arranged for kp: by pairs of k where tiles or fast dot products take them, by two vectors with AVX2.
+# How a constant B is best arranged for kp: by pairs of k where tiles or fast dot products take them, by two vectors with AVX2, which reads
+# bytes as they lie.
 CPU = pathlib.Path("/proc/cpuinfo").read_text()
 HAS_PAIRS = "amx_bf16" in CPU or "avx512_bf16" in CPU and "AuthenticAMD" in CPU
 PANEL = {"f32": "panel64x1", "bf16": "panel32x2" if HAS_PAIRS else "panel64x1", "i8": "panel64x4"}
-if WITHOUT:
-    PANEL |= {"f32": "panel16x1", "bf16": "panel16x1"}
+if WITHOUT or "avx512f" not in CPU:
+    PANEL |= {"f32": "panel16x1", "bf16": "panel16x1", "i8": None}
 
 
 def products(dtype):
@@ -252,7 +253,7 @@ def eight_bit_products():
     for m, n, k in WEIGHTS:
         cold = m <= 8
         rivals = {"torch u8s8": int8_static(m, n, k, cold), "torch dynamic": int8_dynamic(m, n, k, cold)}
-        for order in ("col", PANEL["i8"]):
+        for order in filter(None, ("col", PANEL["i8"])):
             rows.append(Row(f"gemm 1x{m}x{n}x{k} i8@row:i8@row:f32 b={order}", cold, **rivals))
         rows.append(Row(f"gemm 1x{m}x{n}x{k} bf16:i8@row:bf16 b=col", cold, **{"torch int8pack": int8_weights(m, n, k, cold)}))
     return rows
