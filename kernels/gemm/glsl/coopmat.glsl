@@ -313,6 +313,15 @@ void store_eight(uint from, uint of_d, uint row, uint col_0, uint col) {
     }
     Quad(d + 2ul * at).v = piece;
 }
+
+// The same of a subgroup's matrix from piece `own`.
+void store_matrix(uint own, uint of_d, uint row, uint col_0, uint col) {
+    for (uint e = 8u * gl_SubgroupInvocationID; e < M * N; e += 8u * THREADS / SUBGROUPS) {
+        if (row + e / N < row_end && col + e % N < n) {
+            store_eight(own + e / 4u, of_d, row + e / N, col_0, col + e % N);
+        }
+    }
+}
 #endif
 
 const uint BAND = 8u;
@@ -413,6 +422,20 @@ void main() {
         }
         const uint lanes = THREADS / SUBGROUPS;
         const uint own = gl_SubgroupID * M * N / WORDS;
+#if !defined(OF_I8) && !defined(WEIGHTS) && !defined(OPEN)
+        // Where that is short, it stands here for each matrix: what looks for the one whose turn it is takes as long as 80 elements along k.
+        // Not two matrices side by side: the compiler of NVIDIA's driver 580 breaks down.
+        if ((RUNS & 8u) != 0u) {
+            [[unroll]] for (uint i = 0u; i < ROWS * COLS; i++) {
+                coopMatStore(sums[i], parts, own, N / WORDS, gl_CooperativeMatrixLayoutRowMajor);
+                subgroupBarrier();
+                store_matrix(own, tile.of_d, row_0 + part().x + i / COLS * M, col_0, col_0 + part().y + i % COLS * N);
+                subgroupBarrier();
+            }
+            barrier();
+            continue;
+        }
+#endif
         // What follows the sums is long, and stands here once.
         [[dont_unroll]] for (uint i = 0u; i < ROWS * COLS; i++) {
             [[unroll]] for (uint each = 0u; each < ROWS * COLS; each++) {
@@ -441,11 +464,7 @@ void main() {
             }
 #else
             if ((RUNS & 8u) != 0u) {
-                for (uint e = 8u * gl_SubgroupInvocationID; e < M * N; e += 8u * lanes) {
-                    if (row + e / N < row_end && col + e % N < n) {
-                        store_eight(own + e / 4u, tile.of_d, row + e / N, col_0, col + e % N);
-                    }
-                }
+                store_matrix(own, tile.of_d, row, col_0, col);
             } else {
                 for (uint e = 2u * gl_SubgroupInvocationID; e < M * N; e += 2u * lanes) {
                     const vec4 four = uintBitsToFloat(parts[own + e / 4u]);
