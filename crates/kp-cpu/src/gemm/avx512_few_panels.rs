@@ -43,7 +43,7 @@ impl Kernel<Gemm> for Avx512FewPanels {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        suits::<PANEL>(caps, &columns::FEATURES, p)?;
+        suits::<PANEL>(caps, &columns::FEATURES, p, columns::MOST)?;
         Ok(Variants::ONE)
     }
 

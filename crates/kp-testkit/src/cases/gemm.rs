@@ -86,11 +86,24 @@ impl Judge for Gemm {
             &[
                 words("1x1x130x257 1x5x200x96 2x8x128x70 1x1x520x130 1x3x64x1 1x40x192x300"),
                 words("f32:f32:f32 bf16:bf16:bf16 f16:f16:f32 i8@row:i8@row:f32 f32:bf16:f64 i8:i8:i32"),
-                words("b=panel64x1 b=panel64x4 b=panel16x1 b=panel64x1 b=panel16x1 b=panel16x4"),
+                words("b=panel64x1 b=panel64x4 b=panel64x1 b=panel16x1 b=panel16x4"),
                 words("- - d=col d=row/600"),
                 words("- bias=f32"),
                 words("- - act=silu gate=halves gate=pairs"),
                 words("- - - repro=batch-invariant"),
+            ],
+            valid,
+        ));
+        // The same of two vectors of AVX2, by few rows.
+        out.extend(lines(
+            "gemm",
+            &[
+                words("1x1x130x257 1x3x64x1 2x4x70x300 1x2x520x130"),
+                words("f32:f32:f32 bf16:bf16:bf16 f16:f16:f32 f32:bf16:f64"),
+                words("b=panel16x1"),
+                words("- d=col d=row/600"),
+                words("- bias=f32"),
+                words("- gate=halves gate=pairs"),
             ],
             valid,
         ));

@@ -20,7 +20,7 @@ use kp_hal::{
     op::{Gate, GemmProblem, GemmSpec, Order, Scheme},
 };
 
-/// Whether loops of `features` by panels of `W` columns suit `p`.
+/// Whether loops of `features` by panels of `W` columns suit `p`, of `most` rows at most.
 ///
 /// # Errors
 /// The first part that does not.
@@ -28,8 +28,9 @@ pub(crate) fn suits<const W: usize>(
     caps: &Caps,
     features: &[&'static str],
     p: &GemmProblem,
+    most: usize,
 ) -> std::result::Result<(), Unsupported> {
-    columns::suits(caps, features, p, MOST, Order::Panel { width: W as u16, depth: 1 })?;
+    columns::suits(caps, features, p, most, Order::Panel { width: W as u16, depth: 1 })?;
     if !matches!(p.b.dtype(), DType::F32 | DType::Bf16 | DType::F16) {
         return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
     }
