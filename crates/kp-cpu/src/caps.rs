@@ -65,7 +65,7 @@ fn caps(cpu_info: &str) -> Caps {
     caps.mma = DTypes::of(&in_tiles);
     // Two to eight channels of DDR4/5 feed 10–20 GB/s to each of the first cores.
     caps.bytes_per_s = 12e9 * f64::from(caps.units.min(16));
-    // A plain loop of one Ice Lake core read 10.0 GB/s of one place, 12.7 of four and 13.7 of eight; one of Zen 3 13, 17 and 17; one
+    // A plain loop of one Ice Lake core read 10.0 GB/s of one place, 12.7 of four and 13.7 of eight; one of Zen 3 13, 17 and 16; one
     // of Zen 5 46 of one, 36 of four and 32 of eight, if they lie a few kilobytes apart.
     caps.read_places = match Core::of(cpu_info) {
         Core::Other => 8,
@@ -125,13 +125,8 @@ impl Core {
         let has_avx512 = value("flags").is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "avx512f"));
         match (is_amd(cpu_info), value("cpu family").as_deref()) {
             (false, _) => Self::Other,
-            (true, Some("25")) => {
-                if has_avx512 {
-                    Self::Zen4
-                } else {
-                    Self::Zen3
-                }
-            }
+            (true, Some("25")) if has_avx512 => Self::Zen4,
+            (true, Some("25")) => Self::Zen3,
             (true, _) => Self::Amd,
         }
     }
