@@ -1,7 +1,8 @@
 //! D = A·B for at most eight rows of 8- or 4-bit codes whose B, of such codes too, has contiguous columns, on processors that have
 //! AVX2 and no AVX-512: exact sums in i32.
 //!
-//! See [`super::few::codes`] for the frame and [`super::few::avx2_bytes`] for the loops. Limits: as `vnni_few_rows`.
+//! See [`super::few::codes`] for the frame and [`super::few::avx2_bytes`] for the loops. Limits: as `vnni_few_rows`; 4 bits only without
+//! scales that change along k, which are [`super::avx2_four_bits`]'s.
 
 use super::{
     few::{
@@ -60,6 +61,9 @@ impl Kernel<Gemm> for Avx2FewCodes {
         }
         if p.b.order != Order::Col {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
+        }
+        if p.b.dtype().bits() == 4 && (a_varies(p) || varies(&p.b, p.k)) {
+            return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
         }
         suits(p)?;
         variants(caps)

@@ -253,14 +253,15 @@ impl Judge for Gemm {
         // Weights of 8 and 4 bits by floats that may be rounded: few rows, tiles of rows; runs and groups that end short.
         let [dims, types, layouts, options] = match depth {
             Depth::Quick => [
-                "1x1x70x1040 1x5x33x304 1x37x130x352 2x3x18x45",
+                "1x1x70x1040 1x5x33x304 1x37x130x352 2x3x18x45 1x8x6x5168",
                 "f32:i4@g32/f16:f32 f32:u4@g32/f16z:f32 bf16:i4@g128/bf16:bf16 f32:e2m1@nv:f32 f16:i8@row:f16 f32:i4:f32 \
                  f32:nf4@g64/f32:f32",
                 "b=col",
                 "-",
             ],
             Depth::Full => [
-                "1x1x70x1040 1x2x19x4128 1x5x33x304 1x8x65x672 1x37x130x352 1x130x70x2080 2x3x18x45 2x7x33x16 1x1x5x1 1x0x5x7 1x5x7x0",
+                "1x1x70x1040 1x2x19x4128 1x5x33x304 1x8x65x672 1x8x6x5168 \
+                 1x37x130x352 1x130x70x2080 2x3x18x45 2x7x33x16 1x1x5x1 1x0x5x7 1x5x7x0",
                 "f32:i4@g32/f16:f32 f32:u4@g32/f16z:f32 bf16:i4@g128/bf16:bf16 f16:u4@g64/f32z:f16 f32:i4@g16/f32:bf16 \
                  f32:e2m1@mx:f32 bf16:e2m1@mx^tiles:f32 f32:e2m1@nv:f32 f32:i8@row:f32 bf16:i8@row:bf16 f16:i8@g64/f32:f32 \
                  f32:u8@g32/f16z:f32 f32:i4:f32 f32:i4@128x128:f32 f32:nf4@g64/f32:f32 f32:nf4@g32/f16:f32 \

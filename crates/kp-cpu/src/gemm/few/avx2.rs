@@ -252,7 +252,7 @@ const CHAINS: usize = 4;
 /// The sums of the lanes of four vectors.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn lanes(&[a, b, c, d]: &[__m256; 4]) -> [f32; 4] {
+pub(super) fn lanes(&[a, b, c, d]: &[__m256; 4]) -> [f32; 4] {
     let halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     let sums = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
     let mut out = [0.0; 4];

@@ -4,20 +4,23 @@
 //! products of whole bytes are of words, those of even place and those of odd.
 
 use super::{
-    byte_dots::{Column, Lift, Rows, Width, alike, starts},
+    byte_dots::{Column, Eight, Lift, Rows, Width, alike, starts},
     dots::{Ends, SHARE, STEP},
     far::Far,
 };
 use std::arch::x86_64::{
     __m256, __m256i, _mm_add_epi32, _mm_add_ps, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_hadd_epi32, _mm_hadd_ps,
-    _mm_loadu_ps, _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_broadcastsi128_si256,
-    _mm256_castps128_ps256, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cvtepi32_ps,
-    _mm256_dpbusd_avx_epi32, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_fnmadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps,
-    _mm256_permutevar8x32_ps, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_setr_epi32, _mm256_setzero_ps,
-    _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_srli_epi16,
-    _mm256_xor_si256,
+    _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cvtepi32_ps, _mm256_dpbusd_avx_epi32, _mm256_extractf128_ps,
+    _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_setr_ps,
+    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi16, _mm256_srai_epi16,
+    _mm256_srli_epi16, _mm256_xor_si256,
 };
+
+/// Bytes of a vector, and lanes of all of a step of whole bytes.
+const VECTOR: usize = 32;
+const LANES: usize = STEP / 4;
 
 /// Adds products of unsigned bytes with signed ones to sums of four.
 pub(crate) trait Dot {
@@ -75,12 +78,12 @@ macro_rules! loops {
             unsafe { whole::<$dot, T, R, C>(lift, a, columns, ahead, sums) }
         }
 
-        /// [`super::byte_dots::scaled`] with half as wide vectors.
+        /// [`super::byte_dots::scaled`] with half as wide vectors, of whole bytes.
         ///
         /// # Panics
         /// If rows, scales or zero points do not cover the columns' steps.
         #[target_feature(enable = $features)]
-        pub(crate) fn $scaled<T: Width, const R: usize, const C: usize>(
+        pub(crate) fn $scaled<const R: usize, const C: usize>(
             lift: &Lift,
             a: Rows<'_>,
             columns: &[Column<'_>],
@@ -88,7 +91,7 @@ macro_rules! loops {
             sums: &mut [f32],
         ) {
             // SAFETY: the features are those of this function.
-            unsafe { scaled::<$dot, T, R, C>(lift, a, columns, ahead, sums) }
+            unsafe { scaled::<$dot, R, C>(lift, a, columns, ahead, sums) }
         }
     )*};
 }
@@ -121,11 +124,12 @@ unsafe fn whole<D: Dot, T: Width, const R: usize, const C: usize>(
             for part in 0..2 * T::LINES {
                 let mut codes = [[_mm256_setzero_si256(); 2]; C];
                 for c in 0..C {
-                    codes[c] = lift.half_line::<T>(starts[c].add(32 * part));
+                    codes[c] = lift.half_line::<T>(starts[c].add(VECTOR * part));
                 }
                 for h in 0..2 / T::LINES {
                     for r in 0..R {
-                        let row = _mm256_loadu_si256(a.as_ptr().add((s * R + r) * STEP + 32 * part + 64 * h).cast());
+                        let row =
+                            _mm256_loadu_si256(a.as_ptr().add((s * R + r) * STEP + VECTOR * part + 64 * h).cast());
                         for c in 0..C {
                             totals[r][c] = D::dot::<T>(totals[r][c], codes[c][h], row);
                         }
@@ -149,15 +153,15 @@ unsafe fn whole<D: Dot, T: Width, const R: usize, const C: usize>(
 /// The processor has what `D` uses.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[inline(always)]
-unsafe fn scaled<D: Dot, T: Width, const R: usize, const C: usize>(
+unsafe fn scaled<D: Dot, const R: usize, const C: usize>(
     lift: &Lift,
     a: Rows<'_>,
     columns: &[Column<'_>],
     mut ahead: (usize, Far),
     sums: &mut [f32],
 ) {
-    let (columns, count) = alike::<T, C>(columns);
-    let lanes = count * R * T::LINES * 16;
+    let (columns, count) = alike::<Eight, C>(columns);
+    let lanes = count * R * LANES;
     let (rows, given) = (&a.codes[..count * R * STEP], &a.lanes[..lanes]);
     // Asked at run time, to have fewer loops.
     let (vary, shifted) = (!a.scales.is_empty(), !columns[0].zeros.is_empty());
@@ -174,35 +178,30 @@ unsafe fn scaled<D: Dot, T: Width, const R: usize, const C: usize>(
         let mut totals = [[_mm256_setzero_ps(); C]; R];
         for s in 0..count {
             let share = s * STEP / SHARE;
-            let starts = starts::<T, C>(columns, s, ahead.0, &mut last);
-            ahead.1.ask(C * T::LINES);
-            for part in 0..2 * T::LINES {
-                let mut codes = [[_mm256_setzero_si256(); 2]; C];
+            let starts = starts::<Eight, C>(columns, s, ahead.0, &mut last);
+            ahead.1.ask(C * Eight::LINES);
+            for part in 0..STEP / VECTOR {
+                let mut codes = [_mm256_setzero_si256(); C];
                 for c in 0..C {
-                    codes[c] = lift.half_line::<T>(starts[c].add(32 * part));
+                    codes[c] = lift.bytes(_mm256_loadu_si256(starts[c].add(VECTOR * part).cast()));
                 }
                 for r in 0..R {
-                    let at = (s * R + r) * T::LINES * 16 + 8 * part;
+                    let at = (s * R + r) * LANES + 8 * part;
                     let given = _mm256_loadu_si256(given.as_ptr().add(at).cast());
-                    let mut sums = [if shifted { _mm256_setzero_si256() } else { given }; C];
-                    for h in 0..2 / T::LINES {
-                        let row = rows.as_ptr().add((s * R + r) * STEP + 32 * part + 64 * h);
-                        let row = _mm256_loadu_si256(row.cast());
-                        for c in 0..C {
-                            sums[c] = D::dot::<T>(sums[c], codes[c][h], row);
-                        }
-                    }
+                    let row = rows.as_ptr().add((s * R + r) * STEP + VECTOR * part);
+                    let row = _mm256_loadu_si256(row.cast());
                     for c in 0..C {
-                        let mut number = _mm256_cvtepi32_ps(sums[c]);
+                        let sum = if shifted { _mm256_setzero_si256() } else { given };
+                        let mut number = _mm256_cvtepi32_ps(D::dot::<Eight>(sum, codes[c], row));
                         if shifted {
                             // Whole numbers below 2²⁴: exact.
-                            let zero = shared::<T>(columns[c].zeros.as_ptr().add(share), part);
+                            let zero = shared(columns[c].zeros.as_ptr().add(share), part);
                             number = _mm256_fnmadd_ps(zero, _mm256_castsi256_ps(given), number);
                         }
                         if vary {
                             number = _mm256_mul_ps(number, _mm256_loadu_ps(row_scales.as_ptr().add(at)));
                         }
-                        let scale = shared::<T>(columns[c].scales.as_ptr().add(share), part);
+                        let scale = shared(columns[c].scales.as_ptr().add(share), part);
                         totals[r][c] = _mm256_fmadd_ps(number, scale, totals[r][c]);
                     }
                 }
@@ -276,20 +275,15 @@ impl Lifting {
     }
 }
 
-/// What the lanes of half a line share of the eight numbers of a step.
+/// What the lanes of vector `part` of a step share of its eight numbers.
 ///
 /// # Safety
 /// The processor has AVX2, and eight numbers can be read.
 #[inline(always)]
-unsafe fn shared<T: Width>(numbers: *const f32, part: usize) -> __m256 {
+unsafe fn shared(numbers: *const f32, part: usize) -> __m256 {
     // SAFETY: the caller's promise.
     unsafe {
-        if T::BITS == 4 {
-            let four = _mm256_castps128_ps256(_mm_loadu_ps(numbers.add(4 * part)));
-            _mm256_permutevar8x32_ps(four, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3))
-        } else {
-            let [first, second] = [*numbers.add(2 * part), *numbers.add(2 * part + 1)];
-            std::arch::x86_64::_mm256_setr_ps(first, first, first, first, second, second, second, second)
-        }
+        let [first, second] = [*numbers.add(2 * part), *numbers.add(2 * part + 1)];
+        _mm256_setr_ps(first, first, first, first, second, second, second, second)
     }
 }

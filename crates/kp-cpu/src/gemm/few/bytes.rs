@@ -9,7 +9,7 @@ use super::{
 use crate::{
     gemm::{
         product::{Item, Product},
-        rounded::{RUN, is_rounded, round},
+        rounded::{RUN, is_rounded, round_anywhere},
         side::{Scaling, varies},
         vnni_few_rows::{self, a_varies, has_features, suits_but_for_b, unit},
     },
@@ -22,7 +22,7 @@ use kp_hal::{
 };
 use std::ops::Range;
 
-/// Whether `caps` and `p` suit such products, with scales that change along k, of A or of B.
+/// Whether `caps` and `p` suit such products with AVX-512.
 ///
 /// # Errors
 /// The first part that does not.
@@ -30,6 +30,15 @@ pub(crate) fn suits(caps: &Caps, p: &GemmProblem) -> Result<(), Unsupported> {
     if !caps.has("avx512vbmi") {
         return Err(Unsupported::Feature { need: "avx512vbmi" });
     }
+    suits_anywhere(p)?;
+    has_features(caps)
+}
+
+/// Whether `p` suits such products: with scales that change along k, of A or of B.
+///
+/// # Errors
+/// The first part that does not.
+pub(crate) fn suits_anywhere(p: &GemmProblem) -> Result<(), Unsupported> {
     if p.b.order != Order::Col {
         return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
     }
@@ -45,7 +54,6 @@ pub(crate) fn suits(caps: &Caps, p: &GemmProblem) -> Result<(), Unsupported> {
     if !a_varies(p) && !varies(&p.b, p.k) {
         return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
     }
-    has_features(caps)?;
     suits_but_for_b(p)
 }
 
@@ -122,8 +130,7 @@ impl Bytes {
             let some = &mut numbers[..inner.len()];
             product.a.row(item.row_batch, item.row + row, inner, Scaling::Left, some);
             let mut of_runs = [0.0; STEP / RUN];
-            // SAFETY: `supports` asked for the features.
-            unsafe { round(numbers.as_chunks().0, codes.as_chunks_mut().0, &mut of_runs) };
+            round_anywhere(numbers.as_chunks().0, codes.as_chunks_mut().0, &mut of_runs);
             scales = std::array::from_fn(|i| of_runs[i * self.share / RUN % of_runs.len()]);
         } else {
             codes = self::codes(product, item, row, inner.clone());

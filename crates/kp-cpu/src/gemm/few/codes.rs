@@ -78,24 +78,29 @@ impl Codes {
         let is_simple = (!a_varies || folds) && !spec.b.format.has_zero();
         let reading = if is_simple || set != Set::Avx512 { reading } else { Reading::Beside };
         macro_rules! half {
-            ($width:ty, $whole:ident, $scaled:ident) => {{
-                const B: [usize; 4] = BREADTHS_AVX2;
-                if !a_varies && !b_varies {
-                    Loops::Whole([
-                        avx2_bytes::$whole::<$width, 1, { B[0] }> as Whole,
-                        avx2_bytes::$whole::<$width, 2, { B[1] }>,
-                        avx2_bytes::$whole::<$width, 4, { B[2] }>,
-                        avx2_bytes::$whole::<$width, 8, { B[3] }>,
-                    ])
-                } else {
-                    Loops::Scaled([
-                        avx2_bytes::$scaled::<$width, 1, { B[0] }> as Scaled,
-                        avx2_bytes::$scaled::<$width, 2, { B[1] }>,
-                        avx2_bytes::$scaled::<$width, 4, { B[2] }>,
-                        avx2_bytes::$scaled::<$width, 8, { B[3] }>,
-                    ])
+            (@whole $width:ty, $whole:ident) => {
+                Loops::Whole([
+                    avx2_bytes::$whole::<$width, 1, { BREADTHS_AVX2[0] }> as Whole,
+                    avx2_bytes::$whole::<$width, 2, { BREADTHS_AVX2[1] }>,
+                    avx2_bytes::$whole::<$width, 4, { BREADTHS_AVX2[2] }>,
+                    avx2_bytes::$whole::<$width, 8, { BREADTHS_AVX2[3] }>,
+                ])
+            };
+            ($whole:ident, $scaled:ident) => {
+                match (spec.b.dtype().bits(), a_varies || b_varies) {
+                    (8, true) => Loops::Scaled([
+                        avx2_bytes::$scaled::<1, { BREADTHS_AVX2[0] }> as Scaled,
+                        avx2_bytes::$scaled::<2, { BREADTHS_AVX2[1] }>,
+                        avx2_bytes::$scaled::<4, { BREADTHS_AVX2[2] }>,
+                        avx2_bytes::$scaled::<8, { BREADTHS_AVX2[3] }>,
+                    ]),
+                    (8, false) => half!(@whole Eight, $whole),
+                    (_, varies) => {
+                        assert!(!varies, "avx2_four_bits has scales");
+                        half!(@whole Four, $whole)
+                    }
                 }
-            }};
+            };
         }
         macro_rules! loops {
             ($width:ty, $breadths:ident) => {{
@@ -129,10 +134,8 @@ impl Codes {
             (Set::Avx512, Reading::InTurn, _) => (loops!(Eight, BREADTHS_IN_TURN), BREADTHS_IN_TURN),
             (Set::Avx512, _, 4) => (loops!(Four, BREADTHS), BREADTHS),
             (Set::Avx512, ..) => (loops!(Eight, BREADTHS), BREADTHS),
-            (Set::Vnni, _, 4) => (half!(Four, vnni_whole, vnni_scaled), BREADTHS_AVX2),
-            (Set::Vnni, ..) => (half!(Eight, vnni_whole, vnni_scaled), BREADTHS_AVX2),
-            (Set::Plain, _, 4) => (half!(Four, plain_whole, plain_scaled), BREADTHS_AVX2),
-            (Set::Plain, ..) => (half!(Eight, plain_whole, plain_scaled), BREADTHS_AVX2),
+            (Set::Vnni, ..) => (half!(vnni_whole, vnni_scaled), BREADTHS_AVX2),
+            (Set::Plain, ..) => (half!(plain_whole, plain_scaled), BREADTHS_AVX2),
         };
         Self { spec: *spec, reading, breadths, lift, offset, loops, a_varies, b_varies, folds }
     }
