@@ -130,7 +130,7 @@ isa!(Avx512, Level::Avx512, run_avx512, "avx512f", "avx512bw", "avx512dq", "avx5
 
 /// What this processor has; each includes those before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
+pub(crate) enum Level {
     Baseline,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -139,7 +139,7 @@ enum Level {
 }
 
 #[inline(always)]
-fn level() -> Level {
+pub(crate) fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
         #[cfg(target_arch = "x86_64")]

@@ -2,7 +2,7 @@
 //! AVX2 and no AVX-512: exact sums in i32.
 //!
 //! See [`super::few::codes`] for the frame and [`super::few::avx2_bytes`] for the loops. Limits: as `vnni_few_rows`; 4 bits only without
-//! scales that change along k, which are [`super::avx2_four_bits`]'s.
+//! scales that change along k, which are [`super::avx2_four_bit_codes`]'s.
 
 use super::{
     few::{

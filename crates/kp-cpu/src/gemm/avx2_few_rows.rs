@@ -2,12 +2,12 @@
 //! as they lie, at the speed of memory where turning codes into numbers allows.
 //!
 //! See [`super::few::avx2`] for the loops and [`super::few::numbers`] for the frame. Limits: codes of 32,
-//! 16, 8 or 4 bits; scales that change along k do so at multiples of 16; sums are in another order than `packed` has, so not
+//! 16 or 8 bits, since 4 are [`super::avx2_four_bits`]'s; scales that change along k do so at multiples of 16; sums are in another order than `packed` has, so not
 //! `batch-invariant`.
 
 use super::{
     few::{
-        avx2::{BREADTHS, Bf16, Digits, E4m3, E5m2, F16, F32, HEIGHTS, I8, Kind, STEP, Table, U8, Values, dots},
+        avx2::{BREADTHS, Bf16, E4m3, E5m2, F16, F32, HEIGHTS, I8, Kind, STEP, U8, dots},
         columns::{self, MOST, Reading},
         lists::{self, Columns},
         numbers::{self, Numbers},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::simd::{Avx2, Isa};
 use kp_hal::{
-    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
     op::{Gemm, GemmProblem, GemmSpec, Order},
     source_hash,
 };
@@ -60,8 +60,7 @@ impl Kernel<Gemm> for Avx2FewRows {
             Kind::F32 => 1.0,
             Kind::Bf16 | Kind::F16 => 2.0,
             Kind::I8 | Kind::U8 | Kind::E5m2 => 3.0,
-            Kind::E4m3 | Kind::Digits => 5.0,
-            Kind::Table => 7.0,
+            Kind::E4m3 => 5.0,
         };
         let rows = HEIGHTS[height((p.m as usize).max(1))] as f64;
         let vectors = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 8.0;
@@ -83,25 +82,16 @@ fn height(rows: usize) -> usize {
     HEIGHTS.iter().position(|&h| h >= rows).expect("few rows")
 }
 
-/// What four bits of `dtype` stand for; of integers, what makes them unsigned.
-fn values(dtype: DType) -> Values {
-    match dtype {
-        DType::Nf4 | DType::E2m1 => columns::sixteen(dtype),
-        _ => [if dtype == DType::I4 { 8.0 } else { 0.0 }; 16],
-    }
-}
-
 /// What of A is in L1 at a time, in bytes; and the most steps, whose lists there is room for.
 const NEAR: usize = 24 << 10;
 const MOST_STEPS: usize = 96;
 
 /// Some rows by some columns.
-type Sums = unsafe fn(&Values, &[f32], &Columns<'_>, &mut [f32]);
+type Sums = unsafe fn(&[f32], &Columns<'_>, &mut [f32]);
 
 /// Loops with AVX2.
 struct Loops {
     kind: Kind,
-    values: Values,
     rows: usize,
     breadth: usize,
     sums: Sums,
@@ -129,11 +119,9 @@ impl Loops {
             Kind::U8 => sums!(U8),
             Kind::E4m3 => sums!(E4m3),
             Kind::E5m2 => sums!(E5m2),
-            Kind::Digits => sums!(Digits),
-            Kind::Table => sums!(Table),
         };
         let breadth = if height == 0 && reading == Reading::InTurn { 1 } else { BREADTHS[height] };
-        Self { kind, values: values(spec.b.dtype()), rows: HEIGHTS[height], breadth, sums }
+        Self { kind, rows: HEIGHTS[height], breadth, sums }
     }
 }
 
@@ -159,6 +147,6 @@ impl numbers::Loops for Loops {
     #[inline(always)]
     unsafe fn add(&self, a: &[f32], columns: &Columns<'_>, _: &mut [f32], sums: &mut [f32]) {
         // SAFETY: passed on.
-        unsafe { (self.sums)(&self.values, a, columns, sums) };
+        unsafe { (self.sums)(a, columns, sums) };
     }
 }

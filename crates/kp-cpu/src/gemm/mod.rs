@@ -15,6 +15,8 @@ mod avx2_few_panels;
 #[cfg(target_arch = "x86_64")]
 mod avx2_few_rows;
 #[cfg(target_arch = "x86_64")]
+mod avx2_four_bit_codes;
+#[cfg(target_arch = "x86_64")]
 mod avx2_four_bits;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_bf16;
@@ -72,8 +74,9 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_few_rows::Avx512FewRows,
     &avx512_four_bits::Avx512FourBits,
     &avx512_few_panels::Avx512FewPanels,
-    &avx2_four_bits::Avx2FourBits,
+    &avx2_four_bit_codes::Avx2FourBitCodes,
     &avx2_few_codes::Avx2FewCodes,
+    &avx2_four_bits::Avx2FourBits,
     &avx2_few_rows::Avx2FewRows,
     &avx2_few_panels::Avx2FewPanels,
     &amx_int8::AmxInt8,

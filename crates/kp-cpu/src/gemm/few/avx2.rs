@@ -5,20 +5,17 @@
 //!   rows     │ 8 × 8 numbers of each │ …   beforehand put in the order in which the codes come out
 //! ```
 //! Sixteen registers have room for eight vectors of sums. A vector of codes becomes numbers once, is scaled, and meets every
-//! row. Integers of four bits become numbers by their place: under the exponent whose last digit is theirs, codes are digits
-//! of an f32, and what the exponent adds is subtracted along with the zero point.
+//! row.
 
 use super::lists::{Columns, List};
 use kp_hal::DType;
 use std::arch::x86_64::{
-    __m256, __m256i, _MM_HINT_T0, _mm_add_ps, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch,
-    _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_broadcast_ss, _mm256_castps_si256,
-    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi32,
-    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps,
-    _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps,
-    _mm256_or_si256, _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
-    _mm256_setzero_ps, _mm256_sll_epi32, _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srai_epi16, _mm256_srl_epi32,
-    _mm256_srli_epi32, _mm256_sub_ps, _mm256_xor_si256,
+    __m256, _MM_HINT_T0, _mm_add_ps, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch, _mm_storeu_ps, _mm256_add_ps,
+    _mm256_and_si256, _mm256_broadcast_ss, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128,
+    _mm256_cmpeq_epi16, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtepu8_epi32,
+    _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_ps,
+    _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srai_epi16, _mm256_sub_ps,
 };
 
 /// Elements of a step.
@@ -41,10 +38,6 @@ pub(crate) enum Kind {
     U8,
     E4m3,
     E5m2,
-    /// Four bits, integers.
-    Digits,
-    /// Four bits, by a table.
-    Table,
 }
 
 impl Kind {
@@ -58,8 +51,6 @@ impl Kind {
             DType::U8 => Self::U8,
             DType::E4m3 => Self::E4m3,
             DType::E5m2 => Self::E5m2,
-            DType::I4 | DType::U4 => Self::Digits,
-            DType::Nf4 | DType::E2m1 => Self::Table,
             _ => return None,
         })
     }
@@ -70,19 +61,12 @@ impl Kind {
             Self::F32 => 4 * STEP,
             Self::Bf16 | Self::F16 => 2 * STEP,
             Self::I8 | Self::U8 | Self::E4m3 | Self::E5m2 => STEP,
-            Self::Digits | Self::Table => STEP / 2,
         }
-    }
-
-    /// Four bits: each lane has eight neighbours, one in each vector.
-    pub(crate) const fn is_four_bits(self) -> bool {
-        matches!(self, Self::Digits | Self::Table)
     }
 
     /// Which element of a step lane `lane` of vector `vector` holds.
     pub(crate) const fn element(self, vector: usize, lane: usize) -> usize {
         match self {
-            Self::Digits | Self::Table => 8 * lane + vector,
             // The upper halves of sixteen, then the lower.
             Self::Bf16 => vector / 2 * 16 + 2 * lane + vector % 2,
             _ => 8 * vector + lane,
@@ -108,27 +92,19 @@ macro_rules! codes {
         }
     )*};
 }
-codes!(F32, Bf16, F16, I8, U8, E4m3, E5m2, Digits, Table);
+codes!(F32, Bf16, F16, I8, U8, E4m3, E5m2);
 
-/// What codes of four bits stand for; of integers, what makes them unsigned: 8 or 0.
-pub(crate) type Values = [f32; 16];
-
-/// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns; column by column. Those of four bits have scales;
-/// lists have an entry for every 16, 32 or 64 elements.
+/// Adds to `sums` the products of `R` rows `a`, step by step, with `C` columns; column by column. Lists have an
+/// entry for every 16, 32 or 64 elements.
 ///
 /// # Panics
 /// If `a` or the lists do not cover the columns' steps.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn dots<T: Code, const R: usize, const C: usize>(
-    values: &Values,
-    a: &[f32],
-    columns: &Columns<'_>,
-    sums: &mut [f32],
-) {
-    if T::KIND.is_four_bits() || !columns.scales.is_empty() || !columns.zeros.is_empty() {
-        dots_of::<T, R, C, true>(values, a, columns, sums);
+pub(crate) fn dots<T: Code, const R: usize, const C: usize>(a: &[f32], columns: &Columns<'_>, sums: &mut [f32]) {
+    if !columns.scales.is_empty() || !columns.zeros.is_empty() {
+        dots_of::<T, R, C, true>(a, columns, sums);
     } else {
-        dots_of::<T, R, C, false>(values, a, columns, sums);
+        dots_of::<T, R, C, false>(a, columns, sums);
     }
 }
 
@@ -136,7 +112,6 @@ pub(crate) fn dots<T: Code, const R: usize, const C: usize>(
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dots_of<T: Code, const R: usize, const C: usize, const LISTED: bool>(
-    values: &Values,
     a: &[f32],
     columns: &Columns<'_>,
     sums: &mut [f32],
@@ -150,11 +125,8 @@ fn dots_of<T: Code, const R: usize, const C: usize, const LISTED: bool>(
     let (scaled, shifted) = (LISTED && !scales.is_empty(), LISTED && !zeros.is_empty());
     assert!(matches!(share, 16 | 32 | 64), "entries for {share}");
     columns.check(steps * entries);
-    assert!(!T::KIND.is_four_bits() || scaled, "four bits have scales");
     assert!(codes.iter().all(|some| some.len() == codes[0].len()), "columns of one length");
     assert!(a.len() >= steps * R * STEP, "{R} rows of {} numbers for {steps} steps", a.len());
-    let table = Registers::new(T::KIND, values);
-    let spread = spread(entries);
     // A single sum is four, so that no multiply-add waits for the one before.
     let chains = const { if R * C == 1 { CHAINS } else { 1 } };
     let mut totals = [[[_mm256_setzero_ps(); C]; R]; CHAINS];
@@ -177,29 +149,11 @@ fn dots_of<T: Code, const R: usize, const C: usize, const LISTED: bool>(
         let entry = |lists: &[List], c: usize| lists[c].as_ptr().wrapping_add(s * entries);
         // SAFETY: a step of codes is there, and of A and lists, as asserted.
         unsafe {
-            // Of four bits, what all vectors of a step share: zero points, and scales, which multiply sums if there is but one row.
-            let (mut of_step, mut scale, mut zero) = (totals, [_mm256_setzero_ps(); C], [_mm256_setzero_ps(); C]);
-            if T::KIND.is_four_bits() {
-                for c in 0..C {
-                    scale[c] = _mm256_permutevar8x32_ps(_mm256_loadu_ps(entry(scales, c)), spread);
-                    if shifted {
-                        zero[c] = _mm256_permutevar8x32_ps(_mm256_loadu_ps(entry(zeros, c)), spread);
-                    }
-                }
-                if R == 1 {
-                    of_step = [[[_mm256_setzero_ps(); C]; R]; CHAINS];
-                }
-            }
             // Written out, so that places are constants.
             macro_rules! vectors {
                 ($($j:literal)*) => {$({
                     let mut numbers = [_mm256_setzero_ps(); C];
                     for c in 0..C {
-                        if T::KIND.is_four_bits() {
-                            let number = table.four_bits(T::KIND, starts[c], $j, zero[c]);
-                            numbers[c] = if R == 1 { number } else { _mm256_mul_ps(number, scale[c]) };
-                            continue;
-                        }
                         numbers[c] = vector(T::KIND, starts[c], $j);
                         let place = 8 * $j / share;
                         if shifted {
@@ -212,22 +166,13 @@ fn dots_of<T: Code, const R: usize, const C: usize, const LISTED: bool>(
                     for r in 0..R {
                         let a = _mm256_loadu_ps(a.as_ptr().add(((s * R + r) * 8 + $j) * 8));
                         for c in 0..C {
-                            let total = &mut of_step[$j % chains][r][c];
+                            let total = &mut totals[$j % chains][r][c];
                             *total = _mm256_fmadd_ps(numbers[c], a, *total);
                         }
                     }
                 })*};
             }
             vectors!(0 1 2 3 4 5 6 7);
-            if T::KIND.is_four_bits() && R == 1 {
-                for c in 0..C {
-                    for chain in 0..chains {
-                        totals[chain][0][c] = _mm256_fmadd_ps(of_step[chain][0][c], scale[c], totals[chain][0][c]);
-                    }
-                }
-            } else {
-                totals = of_step;
-            }
         }
     }
     let mut vectors = [_mm256_setzero_ps(); SUMS];
@@ -261,67 +206,7 @@ pub(super) fn lanes(&[a, b, c, d]: &[__m256; 4]) -> [f32; 4] {
     out
 }
 
-/// Which entry of a step of four bits, of `entries`, each lane has.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn spread(entries: usize) -> __m256i {
-    match entries {
-        1 => _mm256_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0),
-        2 => _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1),
-        _ => _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
-    }
-}
-
-/// What four bits become numbers by.
-struct Registers {
-    low: __m256,
-    high: __m256,
-    /// What makes integers unsigned.
-    inverted: __m256i,
-    offset: __m256,
-}
-
-impl Registers {
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn new(kind: Kind, values: &Values) -> Self {
-        let offset = if kind == Kind::Digits { values[0] } else { 0.0 };
-        // SAFETY: eight numbers each.
-        let (low, high) = unsafe { (_mm256_loadu_ps(values[..8].as_ptr()), _mm256_loadu_ps(values[8..].as_ptr())) };
-        // In each of eight codes.
-        let inverted = if offset == 0.0 { 0 } else { 0x8888_8888_u32 as i32 };
-        Self { low, high, inverted: _mm256_set1_epi32(inverted), offset: _mm256_set1_ps(offset) }
-    }
-
-    /// Vector `j` of the numbers of a step less `zero`.
-    ///
-    /// # Safety
-    /// 32 bytes can be read.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn four_bits(&self, kind: Kind, codes: *const u8, j: usize, zero: __m256) -> __m256 {
-        let count = |bits: usize| _mm_cvtsi32_si128(bits as i32);
-        // SAFETY: the caller's promise.
-        let codes = unsafe { _mm256_loadu_si256(codes.cast()) };
-        if kind == Kind::Table {
-            // A look-up ignores all but three bits; the fourth, as a sign, chooses between two.
-            let code = _mm256_srl_epi32(codes, count(4 * j));
-            let (low, high) = (_mm256_permutevar8x32_ps(self.low, code), _mm256_permutevar8x32_ps(self.high, code));
-            let upper = _mm256_castsi256_ps(_mm256_sll_epi32(codes, count(28 - 4 * j)));
-            return _mm256_sub_ps(_mm256_blendv_ps(low, high, upper), zero);
-        }
-        // Digit `place` of four of 2^(23 - 4 place) is worth 1.
-        let place = j % 4;
-        let codes = _mm256_xor_si256(codes, self.inverted);
-        let codes = if j < 4 { codes } else { _mm256_srli_epi32::<16>(codes) };
-        let exponent = _mm256_set1_ps((1_u32 << (23 - 4 * place)) as f32);
-        let digit = _mm256_and_si256(codes, _mm256_set1_epi32(15 << (4 * place)));
-        let number = _mm256_or_si256(digit, _mm256_castps_si256(exponent));
-        _mm256_sub_ps(_mm256_castsi256_ps(number), _mm256_add_ps(exponent, _mm256_add_ps(self.offset, zero)))
-    }
-}
-
-/// Vector `j` of the numbers of a step of wider codes; see [`Kind::element`] for their order.
+/// Vector `j` of the numbers of a step; see [`Kind::element`] for their order.
 ///
 /// # Safety
 /// A step of codes can be read.
@@ -359,7 +244,6 @@ unsafe fn vector(kind: Kind, codes: *const u8, j: usize) -> __m256 {
                     _ => _mm256_extracti128_si256::<1>(halves),
                 })
             }
-            Kind::Digits | Kind::Table => _mm256_setzero_ps(),
         }
     }
 }

@@ -96,7 +96,7 @@ impl Codes {
                     ]),
                     (8, false) => half!(@whole Eight, $whole),
                     (_, varies) => {
-                        assert!(!varies, "avx2_four_bits has scales");
+                        assert!(!varies, "avx2_four_bit_codes has scales");
                         half!(@whole Four, $whole)
                     }
                 }

@@ -4,19 +4,27 @@ use super::{
     dots::{MOST_SHIFT, SHARE, STEP},
     far::Far,
 };
-use crate::{gemm::side::Side, numbers, simd::has_avx512};
+use crate::{
+    gemm::side::Side,
+    numbers,
+    simd::{self, Level, has_avx512},
+};
 use kp_hal::{
     DType,
     op::{Matrix, ScaleLayout},
 };
 use std::arch::x86_64::{
-    __m512, _MM_HINT_T0, _mm_cmpge_epu8_mask, _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm256_cvtepu8_epi16,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_slli_epi16, _mm512_adds_epu8, _mm512_castps256_ps512,
-    _mm512_castsi512_ps, _mm512_cmpeq_epi32_mask, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32,
-    _mm512_cvtph_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_cmpgt_epu8_mask, _mm512_mask_mov_ps,
-    _mm512_mask_or_epi32, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8, _mm512_mul_ps, _mm512_permutexvar_epi8,
-    _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi32,
-    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_subs_epu8, _mm512_testn_epi32_mask,
+    __m256, __m512, _MM_HINT_T0, _mm_cmpge_epu8_mask, _mm_cvtepu8_epi16, _mm_loadl_epi64, _mm_loadu_si128,
+    _mm_prefetch, _mm_set1_epi8, _mm_slli_epi16, _mm256_and_si256, _mm256_blendv_ps, _mm256_castsi256_ps,
+    _mm256_cmpeq_epi32, _mm256_cmpgt_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtepu8_epi32,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_or_si256,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi16, _mm256_slli_epi32, _mm256_storeu_ps, _mm512_adds_epu8,
+    _mm512_castps256_ps512, _mm512_castsi512_ps, _mm512_cmpeq_epi32_mask, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
+    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_cmpgt_epu8_mask,
+    _mm512_mask_mov_ps, _mm512_mask_or_epi32, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8, _mm512_mul_ps,
+    _mm512_permutexvar_epi8, _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setr_epi32, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_subs_epu8,
+    _mm512_testn_epi32_mask,
 };
 
 /// Whether lists can tell the scales of `matrix`, of `inner` elements a row, that change along them.
@@ -199,44 +207,50 @@ const AHEAD: usize = 2048;
 
 /// Element `start` of `src` and those after it.
 fn read_anywhere(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
-    // SAFETY: it was just asked for.
-    if has_avx512() { unsafe { read(dtype, src, start, out) } } else { numbers::read(dtype, src, start, out) }
+    match simd::level() {
+        // SAFETY: it was just asked for.
+        Level::Avx512 => unsafe { read_by_sixteen(dtype, src, start, out) },
+        // SAFETY: as above.
+        Level::Avx2 => unsafe { read_by_eight(dtype, src, start, out) },
+        Level::Baseline => numbers::read(dtype, src, start, out),
+    }
 }
 
-/// The same with AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn read(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
-    let size = dtype.bits() as usize / 8;
-    let src = &src[start * size..][..out.len() * size];
-    // What some other column will read soon.
-    for at in (0..src.len()).step_by(64) {
-        _mm_prefetch::<_MM_HINT_T0>(src.as_ptr().wrapping_add(at + AHEAD).cast());
-    }
-    let (vectors, rest) = out.as_chunks_mut::<16>();
-    // A loop for each type: asked for every vector, reading took twice as long.
-    macro_rules! each {
-        ($($dtype:ident)*) => {
+macro_rules! reads {
+    ($name:ident, $lanes:literal, $load:ident, $store:ident, $features:literal, $($dtype:ident)*) => {
+        /// The same with vectors.
+        #[target_feature(enable = $features)]
+        fn $name(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
+            let size = dtype.bits() as usize / 8;
+            let src = &src[start * size..][..out.len() * size];
+            // What some other column will read soon.
+            for at in (0..src.len()).step_by(64) {
+                _mm_prefetch::<_MM_HINT_T0>(src.as_ptr().wrapping_add(at + AHEAD).cast());
+            }
+            let (vectors, rest) = out.as_chunks_mut::<$lanes>();
+            // A loop for each type: asked for every vector, reading took twice as long.
             match dtype {
                 $(DType::$dtype => {
                     for (i, out) in vectors.iter_mut().enumerate() {
-                        // SAFETY: sixteen codes, sixteen numbers.
-                        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sixteen(DType::$dtype, src.as_ptr().add(16 * size * i))) };
+                        // SAFETY: a vector of codes, and of numbers.
+                        unsafe { $store(out.as_mut_ptr(), $load(DType::$dtype, src.as_ptr().add($lanes * size * i))) };
                     }
                 })*
                 _ => panic!("scales of {dtype:?}"),
             }
-        };
-    }
-    each!(F32 F16 Bf16 U8 E8m0 Ue4m3);
-    if !rest.is_empty() {
-        let (mut last, mut numbers) = ([0; 64], [0.0; 16]);
-        let codes = &src[vectors.len() * 16 * size..];
-        last[..codes.len()].copy_from_slice(codes);
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_ps(numbers.as_mut_ptr(), sixteen(dtype, last.as_ptr())) };
-        rest.copy_from_slice(&numbers[..rest.len()]);
-    }
+            if !rest.is_empty() {
+                let (mut last, mut numbers) = ([0; 4 * $lanes], [0.0; $lanes]);
+                let codes = &src[vectors.len() * $lanes * size..];
+                last[..codes.len()].copy_from_slice(codes);
+                // SAFETY: as above.
+                unsafe { $store(numbers.as_mut_ptr(), $load(dtype, last.as_ptr())) };
+                rest.copy_from_slice(&numbers[..rest.len()]);
+            }
+        }
+    };
 }
+reads!(read_by_sixteen, 16, sixteen, _mm512_storeu_ps, "avx512f,avx512bw,avx512vl", F32 F16 Bf16 U8 E8m0 Ue4m3);
+reads!(read_by_eight, 8, eight, _mm256_storeu_ps, "avx2,f16c", F32 F16 Bf16 U8 E8m0 Ue4m3);
 
 /// Makes shifts of zero points, see [`Lists::shifts`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
@@ -290,6 +304,44 @@ unsafe fn sixteen(dtype: DType, codes: *const u8) -> __m512 {
                 let small = _mm512_cvtph_ps(_mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(code)));
                 let number = _mm512_mul_ps(small, _mm512_set1_ps(256.0));
                 _mm512_mask_mov_ps(number, no_number, _mm512_set1_ps(f32::NAN))
+            }
+            _ => panic!("scales of {dtype:?}"),
+        }
+    }
+}
+
+/// Eight of them.
+///
+/// # Panics
+/// As [`sixteen`].
+///
+/// # Safety
+/// Eight codes can be read.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn eight(dtype: DType, codes: *const u8) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            DType::F32 => _mm256_loadu_ps(codes.cast()),
+            DType::F16 => _mm256_cvtph_ps(_mm_loadu_si128(codes.cast())),
+            DType::Bf16 => {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(codes.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            }
+            DType::U8 => _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.cast()))),
+            DType::E8m0 => {
+                let code = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.cast()));
+                let is = |end: i32| _mm256_cmpeq_epi32(code, _mm256_set1_epi32(end));
+                let below = _mm256_and_si256(_mm256_or_si256(is(0), is(255)), _mm256_set1_epi32(1 << 22));
+                _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32::<23>(code), below))
+            }
+            DType::Ue4m3 => {
+                let code = _mm_loadl_epi64(codes.cast());
+                let small = _mm256_cvtph_ps(_mm_slli_epi16::<7>(_mm_cvtepu8_epi16(code)));
+                let no_number = _mm256_cmpgt_epi32(_mm256_cvtepu8_epi32(code), _mm256_set1_epi32(0x7e));
+                let number = _mm256_mul_ps(small, _mm256_set1_ps(256.0));
+                _mm256_blendv_ps(number, _mm256_set1_ps(f32::NAN), _mm256_castsi256_ps(no_number))
             }
             _ => panic!("scales of {dtype:?}"),
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod avx2;
 pub(crate) mod avx2_bytes;
+pub(crate) mod avx2_nibbles;
 pub(crate) mod avx2_panels;
 pub(crate) mod avx2_shares;
 pub(crate) mod byte_dots;
