@@ -82,13 +82,17 @@ const uint HALVES = N / 8u;
 #define UNIT (OWN_SCALES == 2u ? 128.0 : OWN_SCALES == 1u ? 1.0 : B_TYPE == E2M1 ? 16384.0 : B_TYPE == E4M3 ? 256.0 : 1.0)
 // Whether words of codes become words of ELEMENT, or of f16.
 #define AS_IS (B_TYPE == BF16 || B_TYPE == NF4)
+// Whether lanes exchange halves of their pieces; whether half of them takes each two words the other way round: see `as_taken`.
+#define EXCHANGED (BLOCKS == 2u && WORDS == 4u)
+#define TURNED (BITS == 4u && BLOCKS == 1u && WORDS == 4u)
 
-shared float of_subgroups[TEAMS * SUBGROUPS * COLS * M * N];
+// Pairs of numbers for each byte of NF4, for each lane in a place of its own, so that none waits for another; and behind the last step
+// of a tile the sums of its subgroups, in the same place.
+const uint PAIRS = B_TYPE == NF4 ? 256u * LANES : 1u;
+const uint ALL_SUMS = TEAMS * SUBGROUPS * COLS * M * N;
+shared float of_subgroups[PAIRS > ALL_SUMS ? PAIRS : ALL_SUMS];
 // A matrix that says what is where.
 shared uvec4 numbered[(WAYS & BY_NUMBERS) != 0u ? M * K / 8u : 1u];
-// Pairs of numbers for each byte of NF4, for each lane in a place of its own, so that none waits for another.
-const uint PAIRS = B_TYPE == NF4 ? 256u * LANES : 1u;
-shared uint pairs[PAIRS];
 
 // As others, of what nobody writes meanwhile.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Four { uvec4 v; };
@@ -121,11 +125,13 @@ layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer One
 #define SCALES(i) (scales[EVEN ? 0u : (i) % (2u * COLS)] + (EVEN ? (i) % (2u * COLS) * to_scales * SCALE_BYTES : 0ul))
 #define ZEROS(i) ((FLAGS & B_ZEROS) != 0u ? zeros[EVEN ? 0u : (i) % (2u * COLS)] + (EVEN ? (i) % (2u * COLS) * to_scales : 0ul) : 0ul)
 
-// A's numbers that belong to it, if they are not left to a cache.
+// Eight of A's numbers that belong to it, at place `i` behind row `from`.
+#define INPUT(i, from) Four(inputs_from[(i) % (2u * HALVES)] + 2u * ((from) + (i) / HALVES / EIGHTS * SPAN + eight_at((i) / HALVES % EIGHTS))).v
+
+// The same, if they are not left to a cache.
 #define LOAD_INPUT(i, from) \
     if ((AHEAD & 1u) != 0u) { \
-        const uint row = from + (i) / HALVES / EIGHTS * SPAN + 8u * ((i) / HALVES % EIGHTS); \
-        next_inputs[i] = Four(inputs_from[(i) % HALVES] + 2u * row).v; }
+        next_inputs[i] = INPUT(i, from); }
 
 // Where a subgroup's sums of matrix `j` are.
 #define PLACE(j) ((gl_SubgroupID * COLS + (j)) * M * N)
@@ -138,16 +144,6 @@ void main() {
     // Sizes are less than 2^31.
     unknown = k >> 31;
     own_pairs = 4u * (lane + unknown);
-    if (B_TYPE == NF4) {
-        for (uint e = thread; e < 256u; e += THREADS) {
-            const uint pair = joined(NF4_VALUES[e & 15u], NF4_VALUES[e >> 4]);
-            [[unroll]] for (uint i = 0u; i < LANES; i++) {
-                // Neighbours begin in different banks.
-                pairs[e * LANES + (lane + i) % LANES] = pair;
-            }
-        }
-        barrier();
-    }
     // What stands at each place of a matrix, by its number; all numbers are exact.
     WEIGHTS weight_at;
     INPUTS input_at;
@@ -170,6 +166,16 @@ void main() {
     const uint64_t tiles = (n + COLS * M - 1u) / (COLS * M);
     const uint whole = (WAYS & BY_STEPS) != 0u ? k / STRIDE * STRIDE : 0u;
     for (uint64_t first = gl_WorkGroupID.x * TEAMS; first < tiles * batch; first += gl_NumWorkGroups.x * TEAMS) {
+        if (B_TYPE == NF4) {
+            for (uint e = thread; e < 256u; e += THREADS) {
+                const uint pair = joined(NF4_VALUES[e & 15u], NF4_VALUES[e >> 4]);
+                [[unroll]] for (uint i = 0u; i < LANES; i++) {
+                    // Neighbours begin in different banks.
+                    of_subgroups[e * LANES + (lane + i) % LANES] = uintBitsToFloat(pair);
+                }
+            }
+            barrier();
+        }
         // A tile that is not there is the last one once more, which is not stored.
         const uint64_t tile = min(first + team, tiles * batch - 1ul);
         const uint which = batch == 1u ? 0u : uint(tile / tiles);
@@ -201,10 +207,15 @@ void main() {
                 wrong[i] = 0u;
                 greatest[i] = f16vec2(0.0);
             }
-            uint64_t inputs_from[HALVES];
+            // Of A's even eights and of its odd ones.
+            uint64_t inputs_from[2u * HALVES];
             [[unroll]] for (uint h = 0u; h < HALVES; h++) {
                 // Rows that are not there are copies of the last one, which nobody stores either.
-                inputs_from[h] = a + 2ul * (a_place(a_origin, min(lane / 4u + 8u * h, m - 1u), 0u) + part);
+                const uint64_t line = a + 2ul * a_place(a_origin, min(lane / 4u + 8u * h, m - 1u), 0u);
+                const uint64_t own_part = EXCHANGED ? lane % 2u * DEEP + own_half() * (DEEP / 2u) : part;
+                const uint64_t turned = TURNED ? 8u * own_half() : 0u;
+                inputs_from[h] = line + 2ul * (own_part + turned);
+                inputs_from[HALVES + h] = line + 2ul * (own_part - turned);
             }
             const uint own = OWN_SCALES != 0u ? part : 0u;
             const uint start = min(member * STRIDE, whole - STRIDE);
@@ -261,10 +272,9 @@ void main() {
                     }
                     [[unroll]] for (uint s = 0u; s < STEPS; s++) {
                         [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
-                            const uint at = k_0 + s * SPAN + 8u * (i / HALVES);
                             const uint place = s * EIGHTS * HALVES + i;
                             const uvec4 early = EARLY ? now_inputs[place] : next_inputs[place];
-                            inputs[i] = in_order((AHEAD & 1u) != 0u ? early : Four(inputs_from[i % HALVES] + 2u * at).v);
+                            inputs[i] = in_order((AHEAD & 1u) != 0u ? early : INPUT(place, k_0));
                         }
                         if (!EARLY && (AHEAD & 1u) != 0u) {
                             [[unroll]] for (uint i = 0u; i < EIGHTS * HALVES; i++) {
@@ -273,21 +283,23 @@ void main() {
                         }
                         [[unroll]] for (uint j = 0u; j < COLS; j++) {
                             const uint at = 2u * (s * COLS + j);
-                            const uvec4 one = pieces[at];
-                            const uvec4 two = pieces[at + 1u];
+                            const uvec4 one = as_taken(pieces[at]);
+                            const uvec4 two = as_taken(pieces[at + 1u]);
                             const uvec3 of_one = CODES(at, codes, line_codes);
                             const uvec3 of_two = CODES(at + 1u, codes, line_codes);
                             if (!EARLY && !LATE) {
                                 LOAD_PIECE(at, after)
                                 LOAD_PIECE(at + 1u, after)
                             }
-                            vec2 less = vec2(B_TYPE == I4 ? 8.0 : B_TYPE == I8 ? 128.0 : 0.0);
+                            const vec2 middle = vec2(B_TYPE == I4 ? 8.0 : B_TYPE == I8 ? 128.0 : 0.0);
                             uvec2 factors[2];
                             if (BY_BLOCK && OWN_SCALES == 0u) {
-                                if ((FLAGS & B_ZEROS) != 0u) {
-                                    less += vec2(of_code(of_one.z, U8), of_code(of_two.z, U8));
-                                }
                                 [[unroll]] for (uint block = 0u; block < BLOCKS; block++) {
+                                    vec2 less = middle;
+                                    if ((FLAGS & B_ZEROS) != 0u) {
+                                        const uint zero = 8u * (EXCHANGED ? block : own_block());
+                                        less += vec2(of_code(of_one.z >> zero & 255u, U8), of_code(of_two.z >> zero & 255u, U8));
+                                    }
                                     const SUMS of_block = products(one, two, less, factors, block, SUMS(0.0));
                                     sums[j] = with_block(sums[j], of_block, vec2(of_code(of_one[block], B_SCALE_TYPE), of_code(of_two[block], B_SCALE_TYPE)));
                                 }
@@ -305,7 +317,7 @@ void main() {
                                     factors = uvec2[](uvec2(packFloat2x16(by_one.xx), packFloat2x16(by_one.yy)),
                                                       uvec2(packFloat2x16(by_two.xx), packFloat2x16(by_two.yy)));
                                 }
-                                sums[j] = products(one, two, less, factors, 0u, sums[j]);
+                                sums[j] = products(one, two, middle, factors, 0u, sums[j]);
                             }
                             if (LATE) {
                                 LOAD_PIECE(at, after)
@@ -409,6 +421,10 @@ void main() {
                     }
                 }
             }
+        }
+        if (B_TYPE == NF4) {
+            // Sums go where pairs are, with which everybody is done now.
+            barrier();
         }
         [[unroll]] for (uint j = 0u; j < COLS; j++) {
             coopMatStore(sums[j], of_subgroups, PLACE(j), N, gl_CooperativeMatrixLayoutRowMajor);

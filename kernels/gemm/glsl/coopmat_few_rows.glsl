@@ -55,6 +55,11 @@ uvec2 four_of(uint word, float less) {
     return uvec2(packFloat2x16(unpackFloat2x16(codes.x) - base), packFloat2x16(unpackFloat2x16(codes.y) - base));
 }
 
+// The lane's own pair of numbers for a byte of NF4, in bits 7 to 14: its place in bytes, so that a mask and the lane's part are one step.
+uint pair_at(uint place) {
+    return floatBitsToUint(of_subgroups[((place & 0x7f80u) | own_pairs) / 4u]);
+}
+
 // Eight numbers of a piece, those of two products: of 4 bits in the order 0 4 1 5 2 6 3 7, of 8 bits as above; whole numbers `less` so much.
 uvec4 eight_weights(uvec4 piece, uint v, float less) {
     if (BITS == 16u) {
@@ -65,9 +70,7 @@ uvec4 eight_weights(uvec4 piece, uint v, float less) {
     }
     const uint word = piece[v];
     if (B_TYPE == NF4) {
-        // As places of bytes, so that a mask and the lane's own part are one step.
-        return uvec4(pairs[((word << 7 & 0x7f80u) | own_pairs) / 4u], pairs[((word >> 1 & 0x7f80u) | own_pairs) / 4u],
-                     pairs[((word >> 9 & 0x7f80u) | own_pairs) / 4u], pairs[((word >> 17 & 0x7f80u) | own_pairs) / 4u]);
+        return uvec4(pair_at(word << 7), pair_at(word >> 1), pair_at(word >> 9), pair_at(word >> 17));
     }
     if (B_TYPE == E2M1) {
         // A sign, and what f16 has as the last digits of its exponent and the first of its mantissa: as far apart as that in every byte
@@ -115,19 +118,43 @@ uvec4 whole_piece(uint64_t from) {
     return WORDS == 2u ? uvec4(Two(from).v, 0u, 0u) : uvec4(One(from).v, 0u, 0u, 0u);
 }
 
+// Which half of the four lanes that share a line a lane is of.
+uint own_half() {
+    return gl_SubgroupInvocationID % 4u / 2u;
+}
+
 // Which of a step's blocks a lane's piece is of.
 uint own_block() {
-    return BLOCKS == 1u ? 0u : gl_SubgroupInvocationID % 4u / 2u;
+    return BLOCKS == 1u ? 0u : own_half();
+}
+
+// A piece as products take it. Of two blocks, lanes of the first give half of theirs for as much of the second, so that a product is of
+// one block. Otherwise half of the lanes takes each two words the other way round: the numbers of A that four lanes load at once are
+// 64 bytes apart, and so two each of them in the same banks of the cache.
+uvec4 as_taken(uvec4 piece) {
+    const bool first = own_half() == 0u;
+    if (EXCHANGED) {
+        const uvec2 got = subgroupShuffleXor(first ? piece.zw : piece.xy, 2u);
+        return first ? uvec4(piece.xy, got) : uvec4(got, piece.zw);
+    }
+    return first || !TURNED ? piece : piece.yxwz;
+}
+
+// Where A's eight `v` for a piece is behind the lane's first: of two blocks that lanes exchange, the second is half a step further.
+uint eight_at(uint v) {
+    return 8u * v + (EXCHANGED && v >= EIGHTS / 2u ? 2u * DEEP - DEEP / 2u : 0u);
 }
 
 // A's numbers of a step, in the order of B's codes.
 uvec4 inputs[EIGHTS * HALVES];
 
-// The products of two lines' pieces with A's numbers, those of the lanes that have block `block`, added to `sums`.
+// The products of two lines' pieces with A's numbers, those of block `block`, added to `sums`.
 SUMS products(uvec4 one, uvec4 two, vec2 less, uvec2 factors[2], uint block, SUMS sums) {
-    // A product goes to another unit than a choice.
-    const uint kept = BLOCKS == 1u || own_block() == block ? 1u : 0u;
-    [[unroll]] for (uint v = 0u; v < EIGHTS; v++) {
+    // Where lanes of both blocks share products, it is those of one that count. A product goes to another unit than a choice.
+    const uint kept = BLOCKS == 1u || EXCHANGED || own_block() == block ? 1u : 0u;
+    const uint first = EXCHANGED ? EIGHTS / 2u * block : 0u;
+    const uint count = EXCHANGED ? EIGHTS / 2u : EIGHTS;
+    [[unroll]] for (uint v = first; v < first + count; v++) {
         uvec4 weights[2];
         weights[0] = eight_weights(one, v, less.x);
         weights[1] = eight_weights(two, v, less.y);
@@ -170,8 +197,8 @@ uint scale_at(uint64_t from) {
     }
 }
 
-// The codes of a step's scales from row `row`, of those that begin at `scales`, and of the lane's own zero point, of those that begin at
-// `zeros`; of two scales of its own in one word.
+// The codes of a step's scales from row `row`, of those that begin at `scales`, and of its zero points, of those that begin at `zeros`, in
+// one word; of two scales of a lane's own in one word.
 uvec3 scale_codes(uint64_t scales, uint64_t zeros, uint row) {
     if (!BY_BLOCK) {
         return uvec3(0u);
@@ -192,7 +219,10 @@ uvec3 scale_codes(uint64_t scales, uint64_t zeros, uint row) {
         codes.y = BLOCKS == 2u ? scale_at(scales + SCALE_BYTES * b_scale_step(next)) : 0u;
     }
     if ((FLAGS & B_ZEROS) != 0u) {
-        codes.z = uint(OneByte(zeros + b_scale_step(own_block() == 0u ? row : next)).v);
+        codes.z = uint(OneByte(zeros + b_scale_step(row)).v);
+        if (BLOCKS == 2u) {
+            codes.z |= uint(OneByte(zeros + b_scale_step(next)).v) << 8;
+        }
     }
     return codes;
 }
@@ -214,8 +244,11 @@ uvec3 piece_scales(uvec4 line, uint s) {
         return uvec3(line[s / 2u] >> 16u * (s % 2u) & 0xffffu, 0u, 0u);
     }
     const uvec2 words = bytes == 4u ? uvec2(line[s], 0u) : uvec2(line[2u * s], line[2u * s + 1u]);
-    if (OWN_SCALES != 0u) {
+    if (OWN_SCALES == 1u) {
         return uvec3(words.x >> 8u * (gl_SubgroupInvocationID % 4u) & 0xffu, 0u, 0u);
+    }
+    if (OWN_SCALES == 2u) {
+        return uvec3((own_half() == 0u ? words.x : words.y) >> 16u * (gl_SubgroupInvocationID % 2u) & 0xffffu, 0u, 0u);
     }
     return SCALE_BYTES == 2u ? uvec3(words.x & 0xffffu, words.x >> 16, 0u) : uvec3(words, 0u);
 }

@@ -181,7 +181,10 @@ impl Judge for Gemm {
                 "f16:i4@g64/bf16:f32 f16:u4@g128/f16z:f16 bf16:nf4@g64/f32:f32",
             ],
         };
-        let formats = format!("f16:i4@g128/f16:f16 bf16:i4@g32/f16:f32 f16:e2m1@mx:f16 {more}");
+        let formats = format!(
+            "f16:i4@g128/f16:f16 bf16:i4@g32/f16:f32 bf16:u4@g64/f16z:f32 f16:nf4@g64/f32:f16 f16:e2m1@mx:f16 \
+             f16:e2m1@nv:f16 {more}"
+        );
         out.extend(lines("gemm", &[words(dims), words(&formats), words("b=col"), words("-")], valid));
         // Rows of no elements have no scales.
         let [dims, layouts, options] = match depth {

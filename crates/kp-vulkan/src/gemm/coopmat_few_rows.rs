@@ -49,10 +49,10 @@ struct Group {
     ahead: u32,
 }
 
-/// Variants; append only, because wisdom names them by their place. On an H200 the fifth is best for NF4, of which a unit has room for
-/// one group's table, the sixth for few columns, of which the others would make too few groups, the seventh for 16 and 8 bits, the
-/// eighth for whole numbers of 4 bits and MXFP4, and the last for NVFP4.
-const GROUPS: [Group; 9] = [
+/// Variants; append only, because wisdom names them by their place. On an H100 the sixth is best for few columns, of which the others would
+/// make too few groups, the seventh for 16 and 8 bits, the eighth for 4 bits but for NF4, of which the tenth has one table for all that a
+/// unit has registers for, and MXFP4, of which it is the last.
+const GROUPS: [Group; 11] = [
     Group { cols: 1, subgroups: 4, teams: 1, steps: 2, ahead: 0 },
     Group { cols: 1, subgroups: 4, teams: 2, steps: 1, ahead: 1 },
     Group { cols: 2, subgroups: 4, teams: 1, steps: 1, ahead: 1 },
@@ -62,6 +62,8 @@ const GROUPS: [Group; 9] = [
     Group { cols: 1, subgroups: 4, teams: 1, steps: 2, ahead: 8 },
     Group { cols: 2, subgroups: 2, teams: 2, steps: 2, ahead: 8 },
     Group { cols: 2, subgroups: 2, teams: 2, steps: 2, ahead: 9 },
+    Group { cols: 2, subgroups: 2, teams: 8, steps: 2, ahead: 5 },
+    Group { cols: 2, subgroups: 2, teams: 1, steps: 2, ahead: 8 },
 ];
 
 /// Whether lanes have scales of their own, as `OWN_SCALES` of the shader: f16 holds a code of E2M1 times a scale of either scheme.
@@ -85,25 +87,20 @@ fn words(format: Format) -> Option<(u32, u32)> {
     let fits = |(words, blocks): &(u32, u32)| {
         let shared = (128 * words / bits / blocks).next_multiple_of(K);
         let whole = depth == u32::MAX || depth.is_multiple_of(shared);
-        // Two blocks take two products, which lookups of NF4 hide.
-        let two = bits == 4 && depth == shared && (*words == 2 || format.dtype == DType::Nf4);
+        let two = bits == 4 && depth == shared;
         32 * words >= RUN * bits && if *blocks == 1 { whole } else { two }
     };
     [(4, 1), (4, 2), (2, 1), (2, 2), (1, 1)].into_iter().find(fits)
 }
 
 /// Bytes of the scales that a line's pieces under way have, if they can be loaded at once: they lie one behind the other along k, and start
-/// where so many may. Not of NVFP4, whose sixteen bytes a line are registers that cost more than loads, nor of short pieces with one scale
-/// each: both are slower with it on an H200.
+/// where so many may. Not of short pieces with one scale each, which are slower with it on an H200.
 fn together(p: &GemmProblem, group: &Group, (words, blocks): (u32, u32)) -> Option<u32> {
     let format = p.b.format;
     let (_, depth) = format.block();
     let span = 128 * words / format.dtype.bits();
     let scale = format.scale_dtype()?.bits() / 8;
-    let faster = match own_scales(format) {
-        0 => scale > 1 && (words == 4 || blocks == 2),
-        own => own == 1,
-    };
+    let faster = own_scales(format) != 0 || scale > 1 && (words == 4 || blocks == 2);
     let in_order = !format.has_zero() && format.scales == ScaleLayout::Inner && span.is_multiple_of(depth);
     if !faster || !in_order || group.steps == 1 {
         return None;
@@ -124,7 +121,8 @@ fn by_steps(p: &GemmProblem, group: &Group) -> bool {
     let align = p.align().bytes();
     let (_, depth) = p.b.format.block();
     let Some((words, blocks)) = words(p.b.format) else { return false };
-    let alone = own_scales(p.b.format) != 2 && blocks == 1 || p.b.format.scales != ScaleLayout::Inner;
+    let pairs = own_scales(p.b.format) == 2 || blocks == 2 && p.b.format.scale_dtype() == Some(DType::F32);
+    let alone = !pairs || p.b.format.scales != ScaleLayout::Inner;
     (alone || p.k.div_ceil(depth).is_multiple_of(2))
         && p.n >= group.cols * M
         && p.a.order == Order::Row
@@ -142,10 +140,10 @@ impl Group {
         self.teams * self.subgroups * caps.lanes
     }
 
-    /// Every subgroup's sums, a matrix of numbers, and each lane's pairs of NF4.
+    /// Every subgroup's sums, in the place of each lane's pairs of NF4, and a matrix of numbers.
     fn shared_bytes(&self, width: u32, dtype: DType) -> u32 {
         let pairs = if dtype == DType::Nf4 { 4 * 256 * LANES } else { 4 };
-        4 * self.teams * self.subgroups * self.cols * M * width + 2 * M * K + pairs
+        pairs.max(4 * self.teams * self.subgroups * self.cols * M * width) + 2 * M * K
     }
 }
 
@@ -199,9 +197,8 @@ impl Kernel<Gemm> for CoopmatFewRows {
         let (best, slower) = match (p.b.dtype(), p.b.dtype().bits()) {
             (_, 16) => (6, 1.05),
             (_, 8) => (6, 1.15),
-            (DType::E2m1, _) if own_scales(p.b.format) == 2 => (8, 1.3),
-            (DType::E2m1, _) => (7, 1.35),
-            (DType::Nf4, _) => (4, 2.0),
+            (DType::E2m1, _) if own_scales(p.b.format) == 1 => (10, 1.3),
+            (DType::Nf4, _) => (9, 1.6),
             _ => (7, 1.3),
         };
         let other = if variant.0 == best { 1.0 } else { 1.2 };
@@ -267,8 +264,7 @@ mod tests {
         let of = |b: &str| words(problem(&format!("gemm 1x1x8x256 f16:{b}:f16 b=col")).b.format);
         let one = ["f16", "e4m3@1x128", "i4@g128/f16", "e2m1@mx", "e2m1@nv", "e4m3@mx"];
         assert_eq!(one.map(of), [4, 4, 4, 4, 4, 2].map(|words| Some((words, 1))));
-        assert_eq!(["nf4@g64/f32", "i4@g32/f16"].map(of), [4, 2].map(|words| Some((words, 2))));
-        assert_eq!(of("i4@g64/f16"), Some((2, 1)));
+        assert_eq!(["nf4@g64/f32", "i4@g64/f16", "i4@g32/f16"].map(of), [4, 4, 2].map(|words| Some((words, 2))));
     }
 
     #[test]
@@ -288,7 +284,7 @@ mod tests {
             "e4m3@1x128",
             "f16",
         ];
-        assert_eq!(all.map(|b| of(b, 512)), [4, 0, 8, 8, 16, 0, 0, 0, 0].map(|bytes| (bytes > 0).then_some(bytes)));
+        assert_eq!(all.map(|b| of(b, 512)), [4, 8, 8, 8, 16, 16, 0, 0, 0].map(|bytes| (bytes > 0).then_some(bytes)));
         assert_eq!(of("i4@g128/f16", 384), None, "the next column's start between two of four bytes");
         assert_eq!(of("e2m1@mx^outer", 512), None);
     }
