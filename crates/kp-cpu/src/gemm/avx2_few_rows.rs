@@ -127,6 +127,8 @@ impl Loops {
 
 impl numbers::Loops for Loops {
     const STEP: usize = STEP;
+    // Two halves of a line can be loaded at once, but not two halves that are alike of different lines.
+    const TOGETHER: usize = 8;
 
     fn shape(&self) -> (usize, usize) {
         (self.rows, self.breadth)

@@ -164,7 +164,7 @@ fn dots_of<T: Code, const R: usize, const C: usize, const LISTED: bool>(
                         }
                     }
                     for r in 0..R {
-                        let a = _mm256_loadu_ps(a.as_ptr().add(((s * R + r) * 8 + $j) * 8));
+                        let a = _mm256_loadu_ps(a.as_ptr().add(((s * 8 + $j) * R + r) * 8));
                         for c in 0..C {
                             let total = &mut totals[$j % chains][r][c];
                             *total = _mm256_fmadd_ps(numbers[c], a, *total);

@@ -116,7 +116,7 @@ pub(crate) fn nibbles<const WHOLE: bool, const SHIFTED: bool, const R: usize>(
                         number = _mm256_mul_ps(number, scale[part]);
                     }
                     for r in 0..R {
-                        let a = _mm256_loadu_ps(a.as_ptr().add((s * R + r) * STEP + 8 * (4 * parity + i)));
+                        let a = _mm256_loadu_ps(a.as_ptr().add(((s * 8 + 4 * parity + i) * R + r) * 8));
                         let sum = &mut of_step[part % chains][r];
                         *sum = _mm256_fmadd_ps(number, a, *sum);
                     }

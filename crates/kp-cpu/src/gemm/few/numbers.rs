@@ -24,6 +24,9 @@ pub(crate) trait Loops: Send + Sync + 'static {
     /// Elements of a step.
     const STEP: usize;
 
+    /// Numbers of a row that lie together before those of the next row, a part of a step.
+    const TOGETHER: usize = Self::STEP;
+
     /// Rows they are for, of which the last may be zeros, and columns that meet these at once.
     fn shape(&self) -> (usize, usize);
 
@@ -107,13 +110,14 @@ impl<L: Loops> Dots for Numbers<L> {
             // SAFETY: each step once.
             let out = unsafe { a.part(step * step_len..(step + 1) * step_len) };
             let inner = step * L::STEP..((step + 1) * L::STEP).min(k);
-            for (row, out) in out.chunks_exact_mut(L::STEP).enumerate() {
+            for row in 0..self.loops.shape().0 {
                 let mut line = [0.0; MOST_STEP];
                 if row < item.rows {
                     let line = &mut line[..inner.len()];
                     product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Applied, line);
                 }
-                for (place, out) in out.iter_mut().enumerate() {
+                let parts = out.chunks_exact_mut(L::TOGETHER).skip(row).step_by(self.loops.shape().0);
+                for (place, out) in parts.flatten().enumerate() {
                     *out = line[self.loops.element(place)];
                 }
             }
