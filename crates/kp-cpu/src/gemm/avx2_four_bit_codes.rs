@@ -145,9 +145,7 @@ impl Rows {
 
     /// Stretches of blocks of k: all of one length but the last.
     fn near(&self) -> usize {
-        let [codes, shares] = self.lens();
-        let bytes = self.stretches() * (codes + 8 * shares);
-        self.stretches().div_ceil(bytes.div_ceil(NEAR).max(1)).max(1)
+        self.stretches().div_ceil(self.a_bytes().div_ceil(NEAR).max(1)).max(1)
     }
 }
 

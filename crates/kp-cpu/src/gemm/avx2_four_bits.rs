@@ -5,8 +5,8 @@
 
 use super::{
     few::{
-        avx2_nibbles::{HEIGHTS, STEP, Table, element, nibbles},
-        columns::{self, MOST, Reading, overlapped},
+        avx2_nibbles::{STEP, Table, element, nibbles},
+        columns::{self, HEIGHTS, MOST, Reading, overlapped},
         lists::{self, Columns},
         numbers::{self, Numbers},
     },
@@ -105,7 +105,7 @@ impl Loops {
 
 impl numbers::Loops for Loops {
     const STEP: usize = STEP;
-    // Two halves of a line can be loaded at once, but not two halves that are alike of different lines.
+    // As `avx2_few_rows` has them.
     const TOGETHER: usize = 8;
 
     fn shape(&self) -> (usize, usize) {

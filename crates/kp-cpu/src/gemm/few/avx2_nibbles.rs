@@ -25,9 +25,6 @@ use std::arch::x86_64::{
 pub(crate) const STEP: usize = 64;
 const BYTES: usize = STEP / 2;
 
-/// Row counts that loops are compiled for.
-pub(crate) const HEIGHTS: [usize; 4] = [1, 2, 4, 8];
-
 /// Which element of a step lane `lane` of vector `vector` holds, of numbers whose bytes are `whole` or whose upper two are.
 pub(crate) const fn element(whole: bool, vector: usize, lane: usize) -> usize {
     let (parity, part, which) = (vector / 4, vector / 2 % 2, vector % 2);
