@@ -124,7 +124,7 @@ impl<T> UnsafeCell<T> {
 }
 
 /// All interleavings, up to three preemptions, of two openings and a visitor who comes twice:
-/// `RUSTFLAGS="--cfg loom" cargo test -p kp-cpu --lib gate`.
+/// `RUSTFLAGS="--cfg loom" cargo test -p xtask-model`.
 #[cfg(all(test, loom))]
 mod tests {
     use super::*;
