@@ -65,10 +65,15 @@ fn read(text: &str) -> Result<Option<usize>, String> {
 /// # Panics
 /// With the panic of a `body`, after the others have finished.
 pub(crate) fn for_each(tasks: usize, body: impl Fn(usize) + Sync) {
+    run(tasks, &body);
+}
+
+/// The same of a body that is compiled once, whether it runs on one thread or on many.
+fn run(tasks: usize, body: &(dyn Fn(usize) + Sync)) {
     if tasks <= 1 || count() == 1 {
         return (0..tasks).for_each(body);
     }
-    Pool::global().run(tasks, &body);
+    Pool::global().run(tasks, body);
 }
 
 /// Tasks of a loop, dealt to its slots: one after the other to whoever asks; or a share to each, where the loop is so short
@@ -141,7 +146,8 @@ impl Shares {
 /// As [`for_each`] of tasks that do little more than read or write `bytes` bytes in all: on the calling thread alone if that
 /// takes no longer than a second one needs to begin.
 pub(crate) fn for_each_of(tasks: usize, bytes: usize, body: impl Fn(usize) + Sync) {
-    if bytes < FEW_BYTES { (0..tasks).for_each(body) } else { for_each(tasks, body) }
+    let body: &(dyn Fn(usize) + Sync) = &body;
+    if bytes < FEW_BYTES { (0..tasks).for_each(body) } else { run(tasks, body) }
 }
 
 const FEW_BYTES: usize = 32 << 10;

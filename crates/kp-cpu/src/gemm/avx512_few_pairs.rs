@@ -162,7 +162,7 @@ impl Numbers {
     }
 }
 
-impl Dots for Numbers {
+impl<E: Tail> Dots<E> for Numbers {
     fn a_bytes(&self) -> usize {
         self.pairs() * size_of::<u32>()
     }
@@ -200,7 +200,7 @@ impl Dots for Numbers {
         });
     }
 
-    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
         let a = &columns::numbers::<u32>(task.a)[..self.pairs()];
         if self.spec.b.order == Order::Col {
             self.by_columns(&task, a, sums, ld);
@@ -258,7 +258,7 @@ impl Numbers {
                 columns::add(sums, ld, places, &of_rows, (rows, item.rows));
             }
         }
-        columns::scale(&product.b, item, columns.clone(), false, |_| E::ONE, sums, ld);
+        columns::scale(&product.b, item, columns.clone(), false, &|_| E::ONE, sums, ld);
     }
 
     fn by_panels<E: Tail>(&self, task: &Task<'_, '_>, a: &[u32], sums: &mut [E], ld: usize) {

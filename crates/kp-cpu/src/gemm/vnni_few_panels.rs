@@ -123,7 +123,7 @@ impl Codes {
     }
 }
 
-impl Dots for Codes {
+impl<E: Tail> Dots<E> for Codes {
     fn a_bytes(&self) -> usize {
         self.lens().iter().map(|len| (len * size_of::<u32>()).next_multiple_of(64)).sum()
     }
@@ -152,7 +152,7 @@ impl Dots for Codes {
         });
     }
 
-    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, rows) = (&product.b, HEIGHTS[self.height]);
         let [codes, of_steps] = self.lens();
@@ -180,6 +180,6 @@ impl Dots for Codes {
         let mut factors = [E::ONE; MOST];
         product.a.scales_of(item.row_batch, item.row..item.row + item.rows, 0, &mut factors[..item.rows]);
         let unit = E::from_f32(unit(self.spec.a.format) * unit(self.spec.b.format));
-        columns::scale(b, item, columns, false, |r| factors[r] * unit, sums, ld);
+        columns::scale(b, item, columns, false, &|r| factors[r] * unit, sums, ld);
     }
 }

@@ -124,7 +124,7 @@ impl Row {
     }
 }
 
-impl Dots for Row {
+impl<E: Tail> Dots<E> for Row {
     fn a_bytes(&self) -> usize {
         let [codes, taken, scales] = self.lens();
         codes + 4 * (taken + scales).next_multiple_of(16)
@@ -160,7 +160,7 @@ impl Dots for Row {
         });
     }
 
-    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], _: usize, work: &mut [u8]) {
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], _: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         if item.rows == 0 {
             return;
@@ -220,6 +220,6 @@ impl Dots for Row {
                 }
             }
         }
-        columns::scale(b, item, columns, varies, |_| self.bytes.factor(product, item, 0), sums, usize::MAX);
+        columns::scale(b, item, columns, varies, &|_| self.bytes.factor(product, item, 0), sums, usize::MAX);
     }
 }

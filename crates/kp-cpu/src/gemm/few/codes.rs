@@ -168,7 +168,7 @@ impl Codes {
     }
 }
 
-impl Dots for Codes {
+impl<E: Tail> Dots<E> for Codes {
     fn a_bytes(&self) -> usize {
         let [codes, lanes, scales, sums] = self.a_lens(HEIGHTS[columns::height((self.spec.m as usize).max(1))]);
         codes + 4 * (lanes + scales) + (4 * sums).next_multiple_of(64)
@@ -236,7 +236,7 @@ impl Dots for Codes {
         });
     }
 
-    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k, count) = (&product.b, self.spec.k as usize, self.lanes());
         let has_zero = b.matrix.format.has_zero();
@@ -350,6 +350,6 @@ impl Dots for Codes {
         } else if !product.a.global.is_empty() {
             factors.fill(numbers::get(DType::F32, product.a.global, 0));
         }
-        columns::scale(b, item, columns, self.b_varies, |r| factors[r] * unit, sums, ld);
+        columns::scale(b, item, columns, self.b_varies, &|r| factors[r] * unit, sums, ld);
     }
 }

@@ -20,7 +20,6 @@ use kp_hal::{
     op::{Gemm, GemmArgs, GemmProblem, GemmSpec, Order, Repro},
 };
 use std::{
-    marker::PhantomData,
     ops::Range,
     sync::{
         Arc,
@@ -130,8 +129,8 @@ const AHEAD: usize = 512;
 /// The same of one column after the other, if they are not longer.
 const AHEAD_IN_TURN: usize = 8 << 10;
 
-/// A way to compute the sums.
-pub(crate) trait Dots: Send + Sync + 'static {
+/// A way to compute the sums, which become `E`.
+pub(crate) trait Dots<E>: Send + Sync + 'static {
     /// Bytes of A made ready, for as many rows as the problem has.
     fn a_bytes(&self) -> usize;
 
@@ -142,7 +141,7 @@ pub(crate) trait Dots: Send + Sync + 'static {
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]);
 
     /// Writes the sums of row r and column `columns.start + j`, scales applied, to `sums[r * ld + j]`.
-    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]);
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]);
 }
 
 /// Some columns of an item.
@@ -156,41 +155,40 @@ pub(crate) struct Task<'t, 'p> {
 
 /// The plan of `kernel` for `p`, whose sums `dots` make: in tasks whose columns begin at multiples of `unit`, which divides
 /// [`WIDE`].
-pub(crate) fn plan<D: Dots>(
+pub(crate) fn plan(
     kernel: &dyn Kernel<Gemm>,
     device: &Arc<dyn Device>,
     p: &GemmProblem,
     variant: Variant,
     unit: usize,
-    dots: D,
+    dots: impl Dots<f32> + Dots<f64>,
 ) -> Plan<Gemm> {
     if ends_wide(p) {
-        Few::<D, f64>::new(p, unit, dots).plan(kernel, device, p, variant)
+        Few::<f64>::new(p, unit, Box::new(dots)).plan(kernel, device, p, variant)
     } else {
-        Few::<D, f32>::new(p, unit, dots).plan(kernel, device, p, variant)
+        Few::<f32>::new(p, unit, Box::new(dots)).plan(kernel, device, p, variant)
     }
 }
 
 /// A product of few rows, whose sums become `E`.
-struct Few<D, E> {
+struct Few<E> {
     spec: GemmSpec,
     panels: Panels,
     summing: Summing,
-    dots: D,
-    end: PhantomData<E>,
+    dots: Box<dyn Dots<E>>,
 }
 
 /// Most columns of a panel: some hundred kilobytes in a row are read nearly as fast as all of B, and threads that
 /// finish early find more.
 pub(crate) const WIDE: usize = 256;
 
-impl<D: Dots, E: Tail> Few<D, E> {
-    fn new(spec: &GemmSpec, unit: usize, dots: D) -> Self {
+impl<E: Tail> Few<E> {
+    fn new(spec: &GemmSpec, unit: usize, dots: Box<dyn Dots<E>>) -> Self {
         let width = (spec.n as usize / (8 * threads::count())).next_multiple_of(unit).clamp(unit, WIDE);
         // Scales are applied by whoever makes the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
-        Self { spec: *spec, panels: Panels::of(spec, width), summing, dots, end: PhantomData }
+        Self { spec: *spec, panels: Panels::of(spec, width), summing, dots }
     }
 
     fn plan(
@@ -268,7 +266,7 @@ impl<D: Dots, E: Tail> Few<D, E> {
     }
 }
 
-impl<D: Dots, E: Tail> Launch<Gemm> for Few<D, E> {
+impl<E: Tail> Launch<Gemm> for Few<E> {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
         let spec = &self.spec;
         // SAFETY: the arguments were checked, says the caller.
@@ -312,6 +310,12 @@ pub(crate) fn bytes_mut<T: Number>(numbers: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), bytes) }
 }
 
+/// Numbers as bytes, to be read.
+pub(crate) fn bytes<T: Number>(numbers: &[T]) -> &[u8] {
+    // SAFETY: numbers have no padding, and the borrow is passed on.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
 // SAFETY: any four bytes are an i32.
 unsafe impl Number for i32 {}
 // SAFETY: any byte is a u8.
@@ -328,7 +332,7 @@ pub(crate) fn scale<E: Real>(
     item: Item,
     columns: Range<usize>,
     varies: bool,
-    row: impl Fn(usize) -> E,
+    row: &dyn Fn(usize) -> E,
     sums: &mut [E],
     ld: usize,
 ) {

@@ -94,7 +94,7 @@ impl<L: Loops> Numbers<L> {
     }
 }
 
-impl<L: Loops> Dots for Numbers<L> {
+impl<E: Tail, L: Loops> Dots<E> for Numbers<L> {
     fn a_bytes(&self) -> usize {
         self.steps() * self.step() * size_of::<f32>()
     }
@@ -124,7 +124,7 @@ impl<L: Loops> Dots for Numbers<L> {
         });
     }
 
-    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k, step) = (&product.b, self.spec.k as usize, self.step());
         let (rows, breadth) = self.loops.shape();
@@ -191,6 +191,6 @@ impl<L: Loops> Dots for Numbers<L> {
                 columns::add(sums, ld, places, &of_rows, (rows, item.rows));
             }
         }
-        columns::scale(b, item, columns, self.varies, |_| E::ONE, sums, ld);
+        columns::scale(b, item, columns, self.varies, &|_| E::ONE, sums, ld);
     }
 }

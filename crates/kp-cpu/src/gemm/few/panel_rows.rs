@@ -98,7 +98,7 @@ impl<const W: usize> Rows<W> {
     }
 }
 
-impl<const W: usize> Dots for Rows<W> {
+impl<E: Tail, const W: usize> Dots<E> for Rows<W> {
     fn a_bytes(&self) -> usize {
         rows(&self.spec) * self.ld() * size_of::<f32>()
     }
@@ -123,7 +123,7 @@ impl<const W: usize> Dots for Rows<W> {
         });
     }
 
-    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k) = (&product.b, self.spec.k as usize);
         let (rows, a_ld) = (rows(&self.spec), self.ld());
