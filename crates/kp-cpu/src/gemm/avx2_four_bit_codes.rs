@@ -97,9 +97,7 @@ impl Rows {
         // Zero points are subtracted from sums, where they need no room above codes.
         bytes.offset = vnni_few_rows::lift(spec.b.dtype()).map_or(bytes.offset, |(_, offset, _)| offset);
         if spec.b.dtype() == DType::Nf4 {
-            // Words have signs.
-            bytes.lift.table = bytes.lift.table.map(|upper| upper.wrapping_sub(bytes.offset as u8));
-            bytes.offset = 0;
+            bytes.sign();
         }
         let height = HEIGHTS[columns::height((spec.m as usize).max(1))];
         macro_rules! heights {
@@ -145,14 +143,19 @@ impl Rows {
 
     /// Stretches of blocks of k: all of one length but the last.
     fn near(&self) -> usize {
-        self.stretches().div_ceil(self.a_bytes().div_ceil(NEAR).max(1)).max(1)
+        self.stretches().div_ceil(self.ready_bytes().div_ceil(NEAR).max(1)).max(1)
+    }
+
+    /// Bytes of all rows made ready.
+    fn ready_bytes(&self) -> usize {
+        let [codes, shares] = self.lens();
+        self.stretches() * (codes + 8 * shares)
     }
 }
 
-impl Dots for Rows {
+impl<E: Tail> Dots<E> for Rows {
     fn a_bytes(&self) -> usize {
-        let [codes, shares] = self.lens();
-        self.stretches() * (codes + 8 * shares)
+        self.ready_bytes()
     }
 
     fn work_bytes(&self) -> usize {
@@ -201,7 +204,7 @@ impl Dots for Rows {
         });
     }
 
-    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k) = (&product.b, self.spec.k as usize);
         let (share, near) = (self.bytes.share, self.near());
@@ -248,6 +251,6 @@ impl Dots for Rows {
                 }
             }
         }
-        columns::scale(b, item, columns, varies, |r| self.bytes.factor(product, item, r), sums, ld);
+        columns::scale(b, item, columns, varies, &|r| self.bytes.factor(product, item, r), sums, ld);
     }
 }

@@ -7,15 +7,16 @@
 use super::{
     few::{
         columns::{self, MOST},
-        dots::{BROAD_SHARE, Kind, SHARE, STEP, Table},
+        dots::{BROAD_SHARE, Kind, SHARE, Table},
         lanes::{Each, Later, SET, lanes},
         lists,
+        number_rows::NumberRows,
         sets::{Meet, Rows, Sets, Turned},
     },
     product::{Item, Product},
-    side::{Scaling, varies},
+    side::varies,
 };
-use crate::{kernel::Disjoint, memory::numbers_mut, numbers::Real, threads};
+use crate::numbers::Real;
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gemm, GemmProblem, GemmSpec, Order},
@@ -38,6 +39,7 @@ impl Kernel<Gemm> for Avx512FourBits {
                 ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/sets.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/number_rows.rs")).rotate_left(5)
         }
     }
 
@@ -82,8 +84,7 @@ type Loop = unsafe fn(
 
 /// Rows of numbers.
 struct Numbers {
-    spec: GemmSpec,
-    rows: Rows,
+    rows: NumberRows,
     table: Box<Table>,
     multiply: Loop,
     share: usize,
@@ -97,44 +98,22 @@ impl Numbers {
             4 => lanes::<4>,
             _ => lanes::<8>,
         };
-        Self { spec: *spec, rows, table: Box::new(Table::of(Kind::Nibbles, spec.b.format)), multiply, share }
-    }
-
-    fn steps(&self) -> usize {
-        (self.spec.k as usize).div_ceil(STEP)
+        let table = Box::new(Table::of(Kind::Nibbles, spec.b.format));
+        Self { rows: NumberRows::new(rows, spec.k as usize), table, multiply, share }
     }
 }
 
 impl Meet for Numbers {
     fn rows(&self) -> Rows {
-        self.rows
+        self.rows.rows
     }
 
     fn bytes(&self) -> usize {
-        self.rows.all() * self.steps() * STEP * size_of::<f32>()
+        self.rows.bytes()
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
-        let Rows { height, groups } = self.rows;
-        let (steps, k) = (self.steps(), self.spec.k as usize);
-        let a = Disjoint::of(&mut numbers_mut::<f32>(a)[..groups * height * steps * STEP]);
-        threads::for_each(groups * steps, |i| {
-            // SAFETY: each step of each group once.
-            let out = unsafe { a.part(i * height * STEP..(i + 1) * height * STEP) };
-            let (group, step) = (i / steps, i % steps);
-            let inner = step * STEP..((step + 1) * STEP).min(k);
-            for r in 0..height {
-                let row = group * height + r;
-                let mut line = [0.0; STEP];
-                if row < item.rows {
-                    let line = &mut line[..inner.len()];
-                    product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Applied, line);
-                }
-                for (out, x) in out.chunks_exact_mut(height).zip(line) {
-                    out[r] = x;
-                }
-            }
-        });
+        self.rows.prepare(product, item, a);
     }
 
     unsafe fn multiply(
@@ -146,17 +125,14 @@ impl Meet for Numbers {
         later: Option<Later<'_, '_>>,
         sums: &mut [Each<f32>],
     ) {
-        let step = self.rows.height * STEP;
-        let a = &columns::numbers::<f32>(a)[(group * self.steps() + steps.start) * step..][..steps.len() * step];
         let Turned { codes, shared, scales, shifts } = columns;
+        let a = self.rows.part(a, group, steps);
         // SAFETY: passed on.
         unsafe { (self.multiply)(&self.table, a, (codes, shared), (scales, shifts), later, sums) };
     }
 
     fn sum(&self, a: &[u8], row: usize, share: usize) -> f32 {
-        let Rows { height, .. } = self.rows;
-        let first = row / height * height * self.steps() * STEP + share * self.share * height + row % height;
-        columns::numbers::<f32>(a)[first..].iter().step_by(height).take(self.share).sum()
+        self.rows.sum(a, row, share * self.share, self.share)
     }
 
     fn factor<E: Real>(&self, _: &Product<'_>, _: Item, _: usize) -> E {

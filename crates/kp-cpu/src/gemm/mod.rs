@@ -15,9 +15,15 @@ mod avx2_few_panels;
 #[cfg(target_arch = "x86_64")]
 mod avx2_few_rows;
 #[cfg(target_arch = "x86_64")]
+mod avx2_four_bit_code_lanes;
+#[cfg(target_arch = "x86_64")]
 mod avx2_four_bit_codes;
 #[cfg(target_arch = "x86_64")]
+mod avx2_four_bit_lanes;
+#[cfg(target_arch = "x86_64")]
 mod avx2_four_bits;
+#[cfg(target_arch = "x86_64")]
+mod avx2_small;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_bf16;
 #[cfg(target_arch = "x86_64")]
@@ -41,6 +47,8 @@ pub(crate) mod product;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod rounded;
 pub(crate) mod side;
+#[cfg(target_arch = "x86_64")]
+mod small;
 mod straight;
 mod tile;
 #[cfg(target_arch = "x86_64")]
@@ -66,6 +74,7 @@ use packed::Packed;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_small::Avx512Small,
+    &avx2_small::Avx2Small,
     &vnni_one_row::VnniOneRow,
     &vnni_four_bits::VnniFourBits,
     &vnni_few_rows::VnniFewRows,
@@ -75,8 +84,10 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_four_bits::Avx512FourBits,
     &avx512_few_panels::Avx512FewPanels,
     &avx2_four_bit_codes::Avx2FourBitCodes,
+    &avx2_four_bit_code_lanes::Avx2FourBitCodeLanes,
     &avx2_few_codes::Avx2FewCodes,
     &avx2_four_bits::Avx2FourBits,
+    &avx2_four_bit_lanes::Avx2FourBitLanes,
     &avx2_few_rows::Avx2FewRows,
     &avx2_few_panels::Avx2FewPanels,
     &amx_int8::AmxInt8,

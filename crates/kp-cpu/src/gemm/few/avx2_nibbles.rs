@@ -43,6 +43,14 @@ impl Table {
         Self(std::array::from_fn(|byte| values.map(|value| value.to_le_bytes()[byte])))
     }
 
+    /// In registers, each twice.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn load(&self) -> [__m256i; 4] {
+        // SAFETY: sixteen bytes.
+        self.0.each_ref().map(|table| _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(table.as_ptr().cast()) }))
+    }
+
     /// Whether some number has more than its upper two bytes.
     pub(crate) fn is_whole(&self) -> bool {
         self.0[..2].as_flattened().iter().any(|&byte| byte != 0)
@@ -70,9 +78,7 @@ pub(crate) fn nibbles<const WHOLE: bool, const SHIFTED: bool, const R: usize>(
     assert!(matches!(share, 16 | 32 | 64), "entries for {share}");
     assert!(!scales.is_empty() && SHIFTED != zeros.is_empty(), "lists of what four bits have");
     let a = &a[..steps * R * STEP];
-    // SAFETY: sixteen bytes.
-    let tables =
-        table.0.each_ref().map(|table| _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(table.as_ptr().cast()) }));
+    let tables = table.load();
     let spread = spread(entries);
     // A row or four have twice as many sums, so that fewer multiply-adds wait for the one before.
     let chains = const { if R == 8 { 1 } else { 2 } };

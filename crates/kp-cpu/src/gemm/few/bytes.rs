@@ -118,6 +118,12 @@ impl Bytes {
         Self { spec: *spec, lift, offset, unit, share: if is_broad { BROAD_SHARE } else { SHARE } }
     }
 
+    /// Makes what [`Lift::table`] and [`Lift::fine`] hold together words with signs, which need no offset.
+    pub(crate) fn sign(&mut self) {
+        self.lift.table = self.lift.table.map(|upper| upper.wrapping_sub(self.offset as u8));
+        self.offset = 0;
+    }
+
     pub(crate) fn steps(&self) -> usize {
         (self.spec.k as usize).div_ceil(STEP)
     }

@@ -26,6 +26,7 @@ use std::arch::x86_64::{
     _mm512_setr_epi32, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_subs_epu8,
     _mm512_testn_epi32_mask,
 };
+use std::slice;
 
 /// Whether lists can tell the scales of `matrix`, of `inner` elements a row, that change along them.
 pub(crate) fn can_list(matrix: &Matrix, inner: u32) -> bool {
@@ -121,6 +122,28 @@ impl<'s, 'a> Lists<'s, 'a> {
     /// # Safety
     /// The processor has AVX-512 F, BW, VL and VBMI.
     pub(crate) unsafe fn shifts(&self, o: usize, out: &mut [u8]) -> bool {
+        // SAFETY: the caller's promise.
+        self.shifts_by(
+            o,
+            out,
+            |unsigned, zeros, out| unsafe { shift(unsigned, zeros, out) },
+            |out, first, times| unsafe { spread_bytes(out, first, times) },
+        )
+    }
+
+    /// The same on any processor.
+    pub(crate) fn shifts_anywhere(&self, o: usize, out: &mut [u8]) -> bool {
+        self.shifts_by(o, out, shift_anywhere, spread_bytes_anywhere)
+    }
+
+    #[inline(always)]
+    fn shifts_by(
+        &self,
+        o: usize,
+        out: &mut [u8],
+        shift: impl Fn(u8, &[u8], &mut [u8]) -> bool,
+        spread: impl Fn(&mut [u8], usize, usize),
+    ) -> bool {
         let (out, rest) = out.split_at_mut(self.there.min(out.len()));
         rest.fill(MOST_SHIFT);
         if out.is_empty() {
@@ -130,18 +153,15 @@ impl<'s, 'a> Lists<'s, 'a> {
         let (zeros, blocks) = (self.side.zeros, &mut out[..blocks]);
         let mut is_beyond = false;
         if self.each.is_some() {
-            // SAFETY: the caller's promise.
-            is_beyond = unsafe { shift(unsigned(self.side), &zeros[self.place(o, 0)..], blocks) };
+            is_beyond = shift(unsigned(self.side), &zeros[self.place(o, 0)..], blocks);
         } else {
             for (block, shift) in blocks.iter_mut().enumerate() {
-                let zero = zeros[self.place(o, block)].saturating_add(unsigned(self.side));
-                *shift = MOST_SHIFT.saturating_sub(zero);
-                is_beyond |= zero > MOST_SHIFT;
+                is_beyond |=
+                    shift_anywhere(unsigned(self.side), &zeros[self.place(o, block)..], slice::from_mut(shift));
             }
         }
         if self.times > 1 {
-            // SAFETY: as above.
-            unsafe { spread_bytes(out, self.before, self.times) };
+            spread(out, self.before, self.times);
         }
         is_beyond
     }
@@ -270,6 +290,17 @@ fn shift(unsigned: u8, zeros: &[u8], out: &mut [u8]) -> bool {
     beyond != 0
 }
 
+/// The same on any processor.
+fn shift_anywhere(unsigned: u8, zeros: &[u8], out: &mut [u8]) -> bool {
+    let mut is_beyond = false;
+    for (&zero, out) in zeros.iter().zip(out) {
+        let zero = zero.saturating_add(unsigned);
+        *out = MOST_SHIFT.saturating_sub(zero);
+        is_beyond |= zero > MOST_SHIFT;
+    }
+    is_beyond
+}
+
 /// Sixteen scales or zero points.
 ///
 /// # Panics
@@ -361,6 +392,11 @@ fn spread_anywhere(out: &mut [f32], first: usize, times: usize) {
         (0, 8) => return spread_by::<8>(out),
         _ => {}
     }
+    spread_blocks(out, earlier, times);
+}
+
+/// The same with a question for each block.
+fn spread_blocks<T: Copy>(out: &mut [T], earlier: usize, times: usize) {
     let mut end = out.len();
     // From the back, so that no number is overwritten before it has been read.
     for block in (0..(earlier + end).div_ceil(times)).rev() {
@@ -369,6 +405,11 @@ fn spread_anywhere(out: &mut [f32], first: usize, times: usize) {
         out[start..end].fill(number);
         end = start;
     }
+}
+
+/// The same of bytes.
+fn spread_bytes_anywhere(out: &mut [u8], first: usize, times: usize) {
+    spread_blocks(out, first % times, times);
 }
 
 /// The same of so many times, the usual ones: questions about lengths would be most of the work.
@@ -416,7 +457,7 @@ fn spread(out: &mut [f32], first: usize, times: usize) {
     }
 }
 
-/// The same of bytes.
+/// The same of bytes with AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
 fn spread_bytes(out: &mut [u8], first: usize, times: usize) {
     const LEN: usize = 64;

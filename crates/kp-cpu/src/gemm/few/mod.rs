@@ -1,7 +1,9 @@
 //! Loops of products of few rows.
 
 pub(crate) mod avx2;
+pub(crate) mod avx2_byte_lanes;
 pub(crate) mod avx2_bytes;
+pub(crate) mod avx2_lanes;
 pub(crate) mod avx2_nibbles;
 pub(crate) mod avx2_panels;
 pub(crate) mod avx2_shares;
@@ -16,6 +18,7 @@ pub(crate) mod dots;
 pub(crate) mod far;
 pub(crate) mod lanes;
 pub(crate) mod lists;
+pub(crate) mod number_rows;
 pub(crate) mod numbers;
 pub(crate) mod pairs;
 pub(crate) mod panel_rows;

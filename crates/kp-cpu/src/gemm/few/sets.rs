@@ -12,9 +12,10 @@
 //! ```
 
 use super::{
+    avx2_lanes,
     columns::{self, Codes, Dots, Task},
     dots::{BROAD_SHARE, STEP, ends},
-    lanes::{EIGHT, Each, LANES, Later, SET, SQUARE, VECTORS, turn},
+    lanes::{self, EIGHT, Each, LANES, Later, SET, SQUARE, VECTORS},
     lists::Lists,
 };
 use crate::{
@@ -40,6 +41,13 @@ impl Rows {
         Self { height, groups: rows.div_ceil(height) }
     }
 
+    /// `rows` in as few groups of at most `most` as there can be, all of one height.
+    pub(crate) fn even(rows: usize, most: usize) -> Self {
+        let rows = rows.max(1);
+        let groups = rows.div_ceil(most);
+        Self { height: rows.div_ceil(groups), groups }
+    }
+
     pub(crate) fn all(self) -> usize {
         self.height * self.groups
     }
@@ -50,6 +58,9 @@ const NEAR: usize = 512 << 10;
 
 /// Steps that are turned at once, whose lists are whole squares too.
 const UNIT: usize = LANES * BROAD_SHARE / STEP;
+
+/// Vectors of opened codes, those of half the first cache.
+const OPENED: usize = UNIT * LANES * 2;
 
 /// Turned columns, how many vectors of them share an entry of the lists, and these: scales, and shifts if there are any.
 #[derive(Clone, Copy)]
@@ -62,6 +73,9 @@ pub(crate) struct Turned<'t> {
 
 /// Rows of A, made ready, that meet turned columns.
 pub(crate) trait Meet: Send + Sync + 'static {
+    /// Whether the processor has [`columns::FEATURES`]; else it has AVX2.
+    const WIDE: bool = true;
+
     /// How they are grouped.
     fn rows(&self) -> Rows;
 
@@ -71,7 +85,21 @@ pub(crate) trait Meet: Send + Sync + 'static {
     /// Makes the rows of `item` ready.
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]);
 
-    /// Adds the products of group `group` and steps `steps` with turned columns to `sums`; asks for `later` meanwhile.
+    /// Vectors that eight codes of columns are opened to before rows meet them; 0 if they meet them as they were turned.
+    fn opened(&self) -> usize {
+        0
+    }
+
+    /// Opens turned columns; asks for `later` meanwhile.
+    ///
+    /// # Safety
+    /// As [`Self::multiply`].
+    unsafe fn open(&self, _columns: Turned<'_>, _later: Later<'_, '_>, _out: &mut [Each<u32>]) {
+        unreachable!("nothing is opened");
+    }
+
+    /// Adds the products of group `group` and steps `steps` with turned columns, opened if they are to be, to `sums`; asks for
+    /// `later` meanwhile.
     ///
     /// # Safety
     /// The processor has the features that `supports` asked for.
@@ -117,38 +145,47 @@ impl<M: Meet> Sets<M> {
         most.min(self.steps()).next_multiple_of(UNIT).max(UNIT)
     }
 
+    /// Steps that rows meet at once, and vectors that these are opened to.
+    fn at_once(&self) -> (usize, usize) {
+        match self.meet.opened() {
+            0 => (UNIT, 0),
+            opened => (OPENED / (LANES * opened), OPENED),
+        }
+    }
+
     /// Entries of a column's list.
     fn list(&self) -> usize {
         self.near() * STEP / self.share
     }
 }
 
-impl<M: Meet> Dots for Sets<M> {
+impl<E: Tail, M: Meet> Dots<E> for Sets<M> {
     fn a_bytes(&self) -> usize {
         self.meet.bytes()
     }
 
     fn work_bytes(&self) -> usize {
         let (list, sums) = (self.list(), self.meet.rows().all() * SET);
-        // The lists of a set before they are turned, and after that of both scales and shifts; sums.
-        (3 * list * SET + sums) * size_of::<f32>()
+        // The lists of a set before they are turned, and after that of both scales and shifts; sums; opened codes.
+        (3 * list * SET + sums + self.at_once().1 * SET) * size_of::<f32>()
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
         self.meet.prepare(product, item, a);
     }
 
-    fn sums<E: Tail>(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
+    fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
         let Task { product, item, columns, a } = task;
         let (b, k, all_steps) = (&product.b, self.spec.k as usize, self.steps());
         let Rows { height, groups } = self.meet.rows();
-        let list = self.list();
+        let (list, (at_once, opened)) = (self.list(), self.at_once());
         let (rows, rest) = columns::take::<f32>(work, list * SET);
         let (scales, rest) = columns::take::<f32>(rest, list * SET);
         let (shifts, rest) = columns::take::<u32>(rest, list * SET);
-        let (totals, _) = columns::take::<f32>(rest, groups * height * SET);
+        let (totals, rest) = columns::take::<f32>(rest, groups * height * SET);
+        let (opened, _) = columns::take::<u32>(rest, opened * SET);
         let (scales, totals) = (each_mut(scales), each_mut(totals));
-        let shifts: &mut [Each<u32>] = shifts.as_chunks_mut().0.as_chunks_mut().0;
+        let (shifts, opened) = (each_mut(shifts), each_mut(opened));
         let has_zero = b.matrix.format.has_zero();
         if !self.varies {
             scales.as_flattened_mut().as_flattened_mut().fill(1.0);
@@ -169,12 +206,13 @@ impl<M: Meet> Dots for Sets<M> {
                 // SAFETY: `supports` asked for the features.
                 unsafe {
                     if self.varies {
-                        turn_lists(|c, out| lists.scales(place(c), out), rows, scales);
+                        turn_lists::<M, _, _>(|c, out| lists.scales(place(c), out), rows, scales);
                     }
                     if has_zero {
                         // Bytes take less room.
                         let rows = &mut columns::bytes_mut(rows)[..list.next_multiple_of(SQUARE) * SET];
-                        turn_lists(|c, out| is_beyond[c] = lists.shifts(place(c), out), rows, shifts);
+                        let shifts_of = if M::WIDE { Lists::shifts } else { Lists::shifts_anywhere };
+                        turn_lists::<M, _, _>(|c, out| is_beyond[c] = shifts_of(&lists, place(c), out), rows, shifts);
                     }
                 }
                 let mut lines: [&[u8]; SET] = [&[]; SET];
@@ -188,26 +226,34 @@ impl<M: Meet> Dots for Sets<M> {
                         // SAFETY: as above.
                         unsafe {
                             if (s + 1) * SQUARE <= lines[0].len() {
-                                turn(&lines, s * SQUARE, turned);
+                                turn::<M, _>(&lines, s * SQUARE, turned);
                             } else {
                                 let last = ends(lines, s * SQUARE);
-                                turn(&last.each_ref().map(|end| &end[..SQUARE]), 0, turned);
+                                turn::<M, _>(&last.each_ref().map(|end| &end[..SQUARE]), 0, turned);
                             }
                         }
                     }
-                    let shares = some.start * STEP / self.share..some.end * STEP / self.share;
-                    let turned = Turned {
-                        codes: turned[..some.len()].as_flattened(),
-                        shared: self.share / EIGHT,
-                        scales: &scales[shares.clone()],
-                        shifts: if has_zero { &shifts[shares.start / 4..] } else { &[] },
-                    };
-                    let later = (&lines, SET * codes.step() + some.start * SQUARE);
-                    for (group, totals) in totals.chunks_exact_mut(height).enumerate() {
-                        let some = steps.start + some.start..steps.start + some.end;
-                        let later = (group == 0).then_some(later);
-                        // SAFETY: as above.
-                        unsafe { self.meet.multiply(a, group, some, turned, later, totals) };
+                    for part in some.clone().step_by(at_once) {
+                        let part = part..(part + at_once).min(some.end);
+                        let shares = part.start * STEP / self.share..part.end * STEP / self.share;
+                        let mut turned = Turned {
+                            codes: turned[part.start - some.start..part.end - some.start].as_flattened(),
+                            shared: self.share / EIGHT,
+                            scales: &scales[shares.clone()],
+                            shifts: if has_zero { &shifts[shares.start / 4..] } else { &[] },
+                        };
+                        let mut later = Some((&lines, SET * codes.step() + part.start * SQUARE));
+                        if !opened.is_empty() {
+                            let opened = &mut opened[..turned.codes.len() * self.meet.opened()];
+                            // SAFETY: as above.
+                            unsafe { self.meet.open(turned, later.take().expect("it was just made"), opened) };
+                            turned = Turned { codes: opened, shared: turned.shared * self.meet.opened(), ..turned };
+                        }
+                        let steps = steps.start + part.start..steps.start + part.end;
+                        for (group, totals) in totals.chunks_exact_mut(height).enumerate() {
+                            // SAFETY: as above.
+                            unsafe { self.meet.multiply(a, group, steps.clone(), turned, later.take(), totals) };
+                        }
                     }
                 }
                 for c in (0..SET).filter(|&c| is_beyond[c]) {
@@ -225,20 +271,24 @@ impl<M: Meet> Dots for Sets<M> {
                 }
             }
         }
-        columns::scale(b, item, columns, self.varies, |r| self.meet.factor(product, item, r), sums, ld);
+        columns::scale(b, item, columns, self.varies, &|r| self.meet.factor(product, item, r), sums, ld);
     }
 }
 
 /// Numbers as those of sets of columns.
-fn each_mut(numbers: &mut [f32]) -> &mut [Each<f32>] {
+fn each_mut<T>(numbers: &mut [T]) -> &mut [Each<T>] {
     numbers.as_chunks_mut().0.as_chunks_mut().0
 }
 
 /// Makes the lists of a set's columns in `rows`, and turns them to `out`, four bytes to a lane.
 ///
 /// # Safety
-/// The processor has [`columns::FEATURES`].
-unsafe fn turn_lists<T: Number, U: Number>(mut list: impl FnMut(usize, &mut [T]), rows: &mut [T], out: &mut [Each<U>]) {
+/// As [`turn`].
+unsafe fn turn_lists<M: Meet, T: Number, U: Number>(
+    mut list: impl FnMut(usize, &mut [T]),
+    rows: &mut [T],
+    out: &mut [Each<U>],
+) {
     let len = rows.len() / SET;
     for (c, row) in rows.chunks_exact_mut(len).enumerate() {
         list(c, row);
@@ -250,6 +300,15 @@ unsafe fn turn_lists<T: Number, U: Number>(mut list: impl FnMut(usize, &mut [T])
     }
     for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(bytes / SQUARE) {
         // SAFETY: the caller's promise.
-        unsafe { turn(&lines, i * SQUARE, out) };
+        unsafe { turn::<M, _>(&lines, i * SQUARE, out) };
     }
+}
+
+/// [`lanes::turn`].
+///
+/// # Safety
+/// The processor has what `M` says.
+unsafe fn turn<M: Meet, T: Number>(lines: &[&[u8]; SET], at: usize, out: &mut [Each<T>; LANES]) {
+    // SAFETY: the caller's promise.
+    unsafe { if M::WIDE { lanes::turn(lines, at, out) } else { avx2_lanes::turn(lines, at, out) } }
 }
