@@ -28,8 +28,8 @@ struct Args {
     /// Judge only, and write no pack.
     #[arg(long)]
     check: bool,
-    /// Architectures, separated by commas. If none are named: for a pack all; for a check all of each build that only some
-    /// run, and of each other the oldest and one more.
+    /// Architectures, separated by commas. If none are named: for a pack all; for a check of each build the oldest, and of a
+    /// sample one more.
     #[arg(long, value_delimiter = ',', value_parser = ARCHS.to_vec())]
     arch: Vec<String>,
     /// Where the pack goes.
@@ -135,20 +135,17 @@ fn listed() -> Vec<(Listed, Vec<&'static str>)> {
 
 /// Of `archs`, those that a check compiles for.
 ///
-/// A build with instructions of its architecture's own is compiled for each that has them. Any other that compiles for its oldest device
-/// compiles for later ones too. What may differ there is how registers are given out, where matrix units take fragments in other sizes; of
-/// that a sample is taken: one later architecture for each build that the oldest device of all does not run, spread over them.
+/// A build that compiles for the oldest architecture that runs it compiles for later ones too. What may differ there is how registers
+/// are given out, where matrix units take fragments in other sizes; of that a sample is taken, spread over builds and architectures:
+/// of builds with instructions of an architecture's own one later architecture each, of a third of the others, none of those that the
+/// oldest device of all runs.
 fn checked(listed: &Listed, archs: &[&'static str]) -> Vec<&'static str> {
     let (oldest, later) = archs.split_first().expect("a build is listed for some architecture");
-    if oldest.ends_with('a') || later.is_empty() {
-        return archs.to_vec();
-    }
-    if oldest == &ARCHS[0] {
-        return vec![oldest];
-    }
     // Of the build, not of its place among others, so that a cubin that is kept serves the next check.
     let spread = Key::new(&listed.build, "").to_string().bytes().fold(0_usize, |sum, byte| sum + usize::from(byte));
-    vec![oldest, later[spread % later.len()]]
+    let is_sampled = oldest.ends_with('a') || oldest != &ARCHS[0] && spread.is_multiple_of(3);
+    let sample = later.get(spread / 3 % later.len().max(1)).filter(|_| is_sampled);
+    [oldest].into_iter().chain(sample).copied().collect()
 }
 
 fn write(out: &Path, cubins: &BTreeMap<Key, Vec<u8>>) -> Result<()> {
@@ -179,9 +176,9 @@ mod tests {
         let mut seen = BTreeSet::new();
         for (listed, archs) in listed() {
             let checked = checked(&listed, &archs);
-            assert!(checked[0] == archs[0] && (checked.len() <= 2 || checked == archs), "{listed}: {checked:?}");
+            assert!(checked[0] == archs[0] && checked.len() <= 2, "{listed}: {checked:?}");
             assert!(
-                !archs[0].ends_with('a') || checked == archs,
+                !archs[0].ends_with('a') || checked.len() == archs.len().min(2),
                 "{listed} has instructions of {archs:?}: {checked:?}"
             );
             seen.extend(checked.iter().map(|&arch| (listed.kernel, arch)));
