@@ -277,11 +277,14 @@ impl Judge for Gemm {
         out.extend(lines("gemm", &shapes_and_types, valid));
         // Codes of 8 bits, which floats that are rounded do not all become, by weights of 4.
         let dims = match depth {
-            Depth::Quick => "1x5x33x304 1x37x130x352",
+            Depth::Quick => "1x37x130x352",
             Depth::Full => "1x1x70x1040 1x5x33x304 1x8x65x672 1x37x130x352 2x13x34x96 1x130x70x2080",
         };
-        let types = words("i8@row:i4@g32/f16:f32 i8@row:u4@g32/f16z:f32 i8@row:u4@g16/f16z:f32 i8@row:e2m1@nv:f32");
-        out.extend(lines("gemm", &[words(dims), types, words("b=col")], valid));
+        let types = match depth {
+            Depth::Quick => "i8@row:u4@g32/f16z:f32",
+            Depth::Full => "i8@row:i4@g32/f16:f32 i8@row:u4@g32/f16z:f32 i8@row:u4@g16/f16z:f32 i8@row:e2m1@nv:f32",
+        };
+        out.extend(lines("gemm", &[words(dims), words(types), words("b=col")], valid));
         // An f16 sum of integers, or of codes before their scales, would only overflow.
         let valid = |line: &str| {
             let problem = line.parse::<GemmProblem>();
