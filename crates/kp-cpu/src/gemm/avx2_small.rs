@@ -74,7 +74,8 @@ impl Tiles for Avx2 {
 
     #[inline(always)]
     unsafe fn tile(vectors: usize, tile: &Tile<Self>) {
+        // Beside the mask and what is multiplied, registers do not hold the sums of six rows.
         // SAFETY: the caller's promise.
-        unsafe { if vectors == 1 { tile.rows::<8, 1>() } else { tile.rows::<6, 2>() } }
+        unsafe { if vectors == 1 { tile.rows::<8, 1>() } else { tile.rows::<4, 2>() } }
     }
 }
