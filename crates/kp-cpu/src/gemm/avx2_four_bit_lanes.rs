@@ -62,8 +62,8 @@ impl Kernel<Gemm> for Avx2FourBitLanes {
         let (_, memory) = Nanos::floors(caps, p);
         // Cycles for eight elements, as measured on Zen 3: turning and opening them, and each row.
         let vectors = f64::from(p.batch) * f64::from(p.n.next_multiple_of(SET as u32)) * f64::from(p.k) / 8.0;
-        let opening = if p.b.dtype() == DType::Nf4 { 3.6 } else { 3.0 };
-        let cycles = opening + 0.56 * Rows::even(p.m as usize, MOST_ROWS).all() as f64;
+        let opening = if p.b.dtype() == DType::Nf4 { 3.8 } else { 3.2 };
+        let cycles = opening + 0.48 * Rows::even(p.m as usize, MOST_ROWS).all() as f64;
         let compute = vectors * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(columns::overlapped(memory, compute) + 2e-6 * f64::from(p.batch.max(1)))
     }
