@@ -22,8 +22,8 @@ use crate::{
     simd::{Avx2, Isa},
 };
 use kp_hal::{
-    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem, GemmSpec, Order},
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant, Variants,
+    op::{Gemm, GemmProblem, GemmSpec},
     source_hash,
 };
 use std::{ops::Range, sync::Arc};
@@ -48,13 +48,7 @@ impl Kernel<Gemm> for Avx2FourBitLanes {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        columns::suits(caps, Avx2::FEATURES, p, usize::MAX, Order::Col)?;
-        if !matches!(p.b.dtype(), DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1) {
-            return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
-        }
-        if varies(&p.b, p.k) && !lists::can_list(&p.b, p.k) {
-            return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
-        }
+        lists::suits_four_bits(caps, Avx2::FEATURES, p, usize::MAX)?;
         Ok(Variants::ONE)
     }
 

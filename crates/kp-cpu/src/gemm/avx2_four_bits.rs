@@ -3,19 +3,16 @@
 //! See [`super::few::avx2_nibbles`] for the loop and [`super::few::numbers`] for the frame. Limits: scales that change along k do so
 //! at multiples of 16; sums are in another order than `packed` has, so not `batch-invariant`.
 
-use super::{
-    few::{
-        avx2_nibbles::{STEP, Table, element, nibbles},
-        columns::{self, HEIGHTS, MOST, Reading, overlapped},
-        lists::{self, Columns},
-        numbers::{self, Numbers},
-    },
-    side::varies,
+use super::few::{
+    avx2_nibbles::{STEP, Table, element, nibbles},
+    columns::{self, HEIGHTS, MOST, Reading, overlapped},
+    lists::{self, Columns},
+    numbers::{self, Numbers},
 };
 use crate::simd::{Avx2, Isa};
 use kp_hal::{
-    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem, GemmSpec, Order},
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant, Variants,
+    op::{Gemm, GemmProblem, GemmSpec},
     source_hash,
 };
 use std::sync::Arc;
@@ -39,13 +36,7 @@ impl Kernel<Gemm> for Avx2FourBits {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        columns::suits(caps, Avx2::FEATURES, p, MOST, Order::Col)?;
-        if !matches!(p.b.dtype(), DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1) {
-            return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
-        }
-        if varies(&p.b, p.k) && !lists::can_list(&p.b, p.k) {
-            return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
-        }
+        lists::suits_four_bits(caps, Avx2::FEATURES, p, MOST)?;
         Ok(Variants::ONE)
     }
 

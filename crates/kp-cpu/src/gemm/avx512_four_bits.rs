@@ -18,8 +18,8 @@ use super::{
 };
 use crate::numbers::Real;
 use kp_hal::{
-    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem, GemmSpec, Order},
+    Caps, Device, Kernel, Nanos, Plan, Result, Support, Variant, Variants,
+    op::{Gemm, GemmProblem, GemmSpec},
     source_hash,
 };
 use std::{ops::Range, sync::Arc};
@@ -44,13 +44,7 @@ impl Kernel<Gemm> for Avx512FourBits {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        columns::suits(caps, &columns::FEATURES, p, usize::MAX, Order::Col)?;
-        if !matches!(p.b.dtype(), DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1) {
-            return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
-        }
-        if varies(&p.b, p.k) && !lists::can_list(&p.b, p.k) {
-            return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
-        }
+        lists::suits_four_bits(caps, &columns::FEATURES, p, usize::MAX)?;
         Ok(Variants::ONE)
     }
 

@@ -1,17 +1,18 @@
 //! Scales and zero points of part of an outer row as numbers, one for each so many inner elements, and columns that have them.
 
 use super::{
+    columns,
     dots::{MOST_SHIFT, SHARE, STEP},
     far::Far,
 };
 use crate::{
-    gemm::side::Side,
+    gemm::side::{Side, varies},
     numbers,
     simd::{self, Level, has_avx512},
 };
 use kp_hal::{
-    DType,
-    op::{Matrix, ScaleLayout},
+    Caps, DType, Unsupported,
+    op::{GemmProblem, Matrix, Order, ScaleLayout},
 };
 use std::arch::x86_64::{
     __m256, __m512, _MM_HINT_T0, _mm_cmpge_epu8_mask, _mm_cvtepu8_epi16, _mm_loadl_epi64, _mm_loadu_si128,
@@ -31,6 +32,26 @@ use std::slice;
 /// Whether lists can tell the scales of `matrix`, of `inner` elements a row, that change along them.
 pub(crate) fn can_list(matrix: &Matrix, inner: u32) -> bool {
     (matrix.format.block().1 as usize).is_multiple_of(SHARE) && (inner as usize).is_multiple_of(SHARE)
+}
+
+/// Whether `p` suits loops in f32 of `features` for columns of four bits and at most `most` rows.
+///
+/// # Errors
+/// The first part that does not.
+pub(crate) fn suits_four_bits(
+    caps: &Caps,
+    features: &[&'static str],
+    p: &GemmProblem,
+    most: usize,
+) -> Result<(), Unsupported> {
+    columns::suits(caps, features, p, most, Order::Col)?;
+    if !matches!(p.b.dtype(), DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1) {
+        return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
+    }
+    if varies(&p.b, p.k) && !can_list(&p.b, p.k) {
+        return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
+    }
+    Ok(())
 }
 
 /// Entries that a list has room for.
