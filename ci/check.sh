@@ -54,7 +54,7 @@ step "tidy"
 cargo xtask tidy
 
 step "loom"
-# Every interleaving of the thread pool's lock-free part. Unoptimised, because the model is small and compiling is not.
+# Every interleaving of the thread pool's lock-free part, in a crate of its own: with all of kp-cpu, compiling took most of the step.
 RUSTFLAGS="--cfg loom" cargo test --quiet -p xtask-model --target-dir target/ci-loom
 
 step "dependencies"

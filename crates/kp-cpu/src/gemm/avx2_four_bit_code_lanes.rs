@@ -50,6 +50,7 @@ impl Kernel<Gemm> for Avx2FourBitCodeLanes {
                 ^ source_hash(include_bytes!("few/sets.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("few/bytes.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(6)
+                ^ source_hash(include_bytes!("few/avx2_lanes.rs")).rotate_left(7)
         }
     }
 

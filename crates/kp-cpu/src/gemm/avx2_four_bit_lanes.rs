@@ -44,6 +44,7 @@ impl Kernel<Gemm> for Avx2FourBitLanes {
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/sets.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("few/number_rows.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("few/avx2_nibbles.rs")).rotate_left(6)
         }
     }
 

@@ -18,7 +18,7 @@ use super::side::LINE;
 use crate::{
     kernel::{Output, input},
     memory,
-    simd::{Work, vector::Vectors},
+    simd::{Avx512, Isa, Work, vector::Vectors},
     threads,
 };
 use kp_hal::{
@@ -64,7 +64,9 @@ pub(crate) fn suits<I: Tiles>(caps: &Caps, p: &GemmProblem) -> Result<(), Unsupp
 /// The time of tiles of `I`.
 pub(crate) fn estimate<I: Tiles>(caps: &Caps, p: &GemmProblem) -> Nanos {
     let threads = threads_for(p);
-    let rate = caps.rates.get(DType::F32) / f64::from(caps.units.max(1)) * threads as f64;
+    // The processor's rate is that of its widest vectors.
+    let widest = if Avx512::is_in(caps) { <Avx512 as Vectors<f32>>::N } else { I::N };
+    let rate = caps.rates.get(DType::F32) / f64::from(caps.units.max(1)) * threads as f64 * I::N as f64 / widest as f64;
     // Whole vectors are computed; B is read once for every few rows of A, from wherever it then is.
     let (m, n, k) = (f64::from(p.m), f64::from(p.n.next_multiple_of(I::N as u32)), f64::from(p.k));
     let fits = f64::from(p.b.ld) * 4.0 * k <= caps.l1_bytes as f64;
