@@ -36,6 +36,7 @@ pub(crate) fn stale_reasons<'a>(builds: impl Iterator<Item = (&'a Listed, bool)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kp_hal::Variant;
     use kp_nvidia::compile::{Build, Source};
 
     static SOURCE: Source = Source { name: "kernels/x.cu", text: "", headers: &[] };
@@ -48,7 +49,7 @@ mod tests {
              ptxas         .     {stack} bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n\
              ptxas info    : Used 30 registers, used 1 barriers, 256 bytes smem\n"
         );
-        faults(&log, &Listed { local_memory: reason, ..Listed::new("x", build) }).1
+        faults(&log, &Listed { local_memory: reason, ..Listed::new("x", Variant(0), build) }).1
     }
 
     #[test]
@@ -65,7 +66,7 @@ mod tests {
     fn a_reason_needs_local_memory_somewhere() {
         let listed = |kernel, reason| {
             let build = Build { source: &SOURCE, entry: "k", defines: Vec::new() };
-            Listed { local_memory: reason, ..Listed::new(kernel, build) }
+            Listed { local_memory: reason, ..Listed::new(kernel, Variant(0), build) }
         };
         let (a, b, c) = (listed("a", Some("it is faster")), listed("b", Some("it is faster")), listed("c", None));
         let stale = stale_reasons([(&a, false), (&b, false), (&a, true), (&c, false)].into_iter());
@@ -77,6 +78,6 @@ mod tests {
         let remark = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored\n";
         assert_eq!(judged(0, remark, None), [remark.trim_end()]);
         let build = Build { source: &SOURCE, entry: "l", defines: Vec::new() };
-        assert_eq!(faults("", &Listed::new("x", build)).1, ["there is no kernel \"l\" in it"]);
+        assert_eq!(faults("", &Listed::new("x", Variant(0), build)).1, ["there is no kernel \"l\" in it"]);
     }
 }

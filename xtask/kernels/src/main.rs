@@ -4,6 +4,7 @@
 //! should not.
 
 mod compile;
+mod cover;
 mod judge;
 mod table;
 
@@ -29,7 +30,7 @@ struct Args {
     #[arg(long)]
     check: bool,
     /// Architectures, separated by commas. If none are named: for a pack all; for a check of each build the oldest, and of a
-    /// sample one more.
+    /// sample one more, and without words not of all builds, but of every variant, and of every two macros that go together.
     #[arg(long, value_delimiter = ',', value_parser = ARCHS.to_vec())]
     arch: Vec<String>,
     /// Where the pack goes.
@@ -102,7 +103,9 @@ pub(crate) struct Task {
 /// What the arguments ask for, each cubin once.
 fn tasks(args: &Args) -> Vec<Task> {
     let mut tasks = BTreeMap::new();
-    for (listed, archs) in listed() {
+    let all = listed();
+    let all = if args.check && args.words.is_empty() && args.arch.is_empty() { covered(all) } else { all };
+    for (listed, archs) in all {
         let label = listed.to_string();
         let wanted = args.words.iter().all(|word| label.contains(&**word));
         let archs = match (&args.arch[..], args.check) {
@@ -133,18 +136,27 @@ fn listed() -> Vec<(Listed, Vec<&'static str>)> {
     all.into_values().collect()
 }
 
+/// Of `all`, few that have each variant of each kernel, and each two macros that go together: see [`cover`].
+fn covered(mut all: Vec<(Listed, Vec<&'static str>)>) -> Vec<(Listed, Vec<&'static str>)> {
+    all.sort_by_cached_key(|(listed, _)| listed.to_string());
+    let of_kernels = all.chunk_by(|(a, _), (b, _)| a.kernel == b.kernel);
+    let covers = of_kernels.flat_map(|builds| {
+        let listed: Vec<&Listed> = builds.iter().map(|(listed, _)| listed).collect();
+        cover::cover(&listed).into_iter().map(|place| builds[place].clone())
+    });
+    covers.collect()
+}
+
 /// Of `archs`, those that a check compiles for.
 ///
 /// A build that compiles for the oldest architecture that runs it compiles for later ones too. What may differ there is how registers
 /// are given out, where matrix units take fragments in other sizes; of that a sample is taken, spread over builds and architectures:
-/// of builds with instructions of an architecture's own one later architecture each, of a third of the others, none of those that the
-/// oldest device of all runs.
+/// one later architecture of each build, but for those that the oldest device of all runs.
 fn checked(listed: &Listed, archs: &[&'static str]) -> Vec<&'static str> {
     let (oldest, later) = archs.split_first().expect("a build is listed for some architecture");
     // Of the build, not of its place among others, so that a cubin that is kept serves the next check.
     let spread = Key::new(&listed.build, "").to_string().bytes().fold(0_usize, |sum, byte| sum + usize::from(byte));
-    let is_sampled = oldest.ends_with('a') || oldest != &ARCHS[0] && spread.is_multiple_of(3);
-    let sample = later.get(spread / 3 % later.len().max(1)).filter(|_| is_sampled);
+    let sample = later.get(spread % later.len().max(1)).filter(|_| oldest != &ARCHS[0]);
     [oldest].into_iter().chain(sample).copied().collect()
 }
 
@@ -172,9 +184,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_check_leaves_no_build_and_no_architecture_out() {
+    fn a_check_leaves_no_variant_and_no_architecture_out() {
         let mut seen = BTreeSet::new();
-        for (listed, archs) in listed() {
+        let variants = |of: &[(Listed, _)]| of.iter().map(|(l, _)| (l.kernel, l.variant)).collect::<BTreeSet<_>>();
+        let (all, few) = (listed(), covered(listed()));
+        assert!(variants(&all) == variants(&few) && few.len() < all.len() * 3 / 4, "{} of {}", few.len(), all.len());
+        for (listed, archs) in few {
             let checked = checked(&listed, &archs);
             assert!(checked[0] == archs[0] && checked.len() <= 2, "{listed}: {checked:?}");
             assert!(

@@ -2,6 +2,7 @@
 
 use super::Build;
 use crate::{gemm, grouped_gemm};
+use kp_hal::Variant;
 use std::fmt;
 
 /// Architectures for which a pack is made, oldest first: each that kp has kernels for and NVRTC 13.0 knows. Those with `a`
@@ -14,6 +15,8 @@ pub const ARCHS: &[&str] =
 pub struct Listed {
     /// The kernel that asks for it, as op and stem: `gemm/sm90_bf16`.
     pub kernel: &'static str,
+    /// The kernel's variant that asks for it, the first if several do.
+    pub variant: Variant,
     /// What is compiled.
     pub build: Build,
     /// Why it is better with local memory than without, if it may have some. A reason may stand for all variants of a kernel,
@@ -23,8 +26,8 @@ pub struct Listed {
 
 impl Listed {
     /// A build that keeps everything in registers.
-    pub fn new(kernel: &'static str, build: Build) -> Self {
-        Self { kernel, build, local_memory: None }
+    pub fn new(kernel: &'static str, variant: Variant, build: Build) -> Self {
+        Self { kernel, variant, build, local_memory: None }
     }
 }
 

@@ -246,12 +246,13 @@ impl Family {
 
     /// Every build that a problem may want, for products grouped so; `kernel` names op and kernel.
     pub(crate) fn builds(&self, kernel: &'static str, groupings: &[Option<Grouping>]) -> Vec<Listed> {
-        let of_tile = |tile| {
+        let of_tile = |(variant, tile)| {
             let outs = [DType::Bf16, DType::F16, DType::F32];
             let outs = outs.into_iter().filter(move |&d| self.shared_bytes(tile, d) <= MOST_SHARED);
-            outs.flat_map(move |d| groupings.iter().map(move |&g| self.build(tile, d, g)))
+            let forms = outs.flat_map(move |d| groupings.iter().map(move |&g| (d, g)));
+            forms.map(move |(d, g)| Listed::new(kernel, Variant(variant), self.build(tile, d, g)))
         };
-        self.tiles.iter().flat_map(of_tile).map(|build| Listed::new(kernel, build)).collect()
+        (0..).zip(self.tiles).flat_map(of_tile).collect()
     }
 
     /// A product made ready.

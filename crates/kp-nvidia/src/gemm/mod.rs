@@ -95,7 +95,7 @@ fn listed(
         for variant in kernel.supports(caps, &problem).iter().flat_map(|variants| variants.iter()) {
             let build = build(&problem, variant);
             if listed.iter().all(|other| other.build != build) {
-                listed.push(Listed::new(name, build));
+                listed.push(Listed::new(name, variant, build));
             }
         }
     }

@@ -137,8 +137,7 @@ impl Numbers {
 /// Every build there is.
 pub(crate) fn builds() -> Vec<Listed> {
     let tiles = (0..TILES.len() as u8).map(Variant);
-    let main = tiles.flat_map(|variant| NUMBERS.map(|numbers| numbers.build(variant)));
-    let listed = main.map(|build| Listed::new("gemm/simt", build));
+    let listed = tiles.flat_map(|v| NUMBERS.map(|numbers| Listed::new("gemm/simt", v, numbers.build(v))));
     // Half of a large tile's sums wait in registers while the other half is finished, by calls.
     let why = "sums wait while others are finished, once for each tile";
     listed.map(|listed| Listed { local_memory: Some(why), ..listed }).collect()

@@ -11,7 +11,7 @@ use crate::{
     queue::NvidiaQueue,
 };
 use kp_hal::{
-    DType, Device, Launch, Queue, Result,
+    DType, Device, Launch, Queue, Result, Variant,
     op::{Addend, Align, Gemm, GemmArgs, GemmSpec, GroupedGemm, GroupedGemmArgs, Grouping, Scheme},
 };
 use std::{ffi::c_void, sync::Arc};
@@ -30,7 +30,7 @@ fn build(entry: &'static str, finish: &'static str) -> Build {
 pub(super) fn builds() -> Vec<Listed> {
     let stores =
         ["float", "double"].into_iter().flat_map(|finish| ["simt_scales", "simt_codes"].map(|e| build(e, finish)));
-    stores.map(|build| Listed::new("gemm/simt_store", build)).collect()
+    stores.map(|build| Listed::new("gemm/simt_store", Variant(0), build)).collect()
 }
 
 /// Whether what follows the sums is computed in f64: where f32 would lose what an operand holds.

@@ -161,7 +161,7 @@ pub(super) fn builds() -> Vec<Listed> {
     for types in types {
         let problem: GemmProblem = format!("gemm 1x128x128x128 {types}:f32 b=col").parse().expect("a problem");
         let variants = (0..TILES.len() as u8).map(Variant);
-        builds.extend(variants.map(|v| Listed::new("gemm/sm120", build(problem.spec(), "float", v))));
+        builds.extend(variants.map(|v| Listed::new("gemm/sm120", v, build(problem.spec(), "float", v))));
     }
     builds
 }

@@ -219,12 +219,12 @@ pub(crate) fn builds(arch: &str) -> Vec<Listed> {
             _ => &[[false; 2]],
         };
         for ((finish, order), sums) in each(&each(finishes, orders), sums) {
-            builds.extend(variants().map(|variant| build(types, sums, finish, variant, order)));
+            builds.extend(variants().map(|v| Listed::new("gemm/sm80", v, build(types, sums, finish, v, order))));
         }
     }
     // Fragments of 8-bit floats are unpacked to 16 bits where the matrix unit has no such fragments, as on sm_90.
     let why = |build: &Build| build.defines.contains(&("KP_FP8", "1".to_owned())).then_some("fragments are unpacked");
-    builds.into_iter().map(|build| Listed { local_memory: why(&build), ..Listed::new("gemm/sm80", build) }).collect()
+    builds.into_iter().map(|listed| Listed { local_memory: why(&listed.build), ..listed }).collect()
 }
 
 /// Every pair of one of `a` and one of `b`.
