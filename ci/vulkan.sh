@@ -41,12 +41,19 @@ if [ $# -gt 0 ]; then
 fi
 # Whether variants of products agree to the bit is left to a card: each problem compiles all of them again, 450 s of processor time.
 echo "left out here: vulkan/gemm/agreed, vulkan/grouped_gemm/agreed"
-# The kernels and chapters, those with most cases first. Each has a process of its own, as many at a time as there are cores: in one
-# process most of the driver's work waits for itself, whatever the number of threads.
-conform --list | sed -n 's/: test$//p' |
-    sed 's|#.*||; s|^\([^/]*/[^/]*/[^/ ]*\)/.*|\1|; s|^\([^/]*/[^/]*/\)[^/]* .*|\1|' |
-    grep -Ev '^vulkan/(grouped_)?gemm/agreed$' | sort | uniq -c | sort -rn | awk '{ print $2 }' |
-    xargs -P "$(nproc)" -n 1 $KP_LAVAPIPE "$conformance" --quiet --test-threads 1
+# The kernels and chapters, the longest first, small ones together. Each has a process of its own, as many at a time as there are cores:
+# in one process most of the driver's work waits for itself, whatever the number of threads.
+conform --list | sed -n 's/: test$//p' | sed 's|#.*|#|; s|^\([^/]*/[^/]*/[^/ #]*/\).*|\1|; s|^\([^/]*/[^/]*/\)[^/]* .*|\1|' |
+    grep -Ev '^vulkan/(grouped_)?gemm/agreed/$' | sort | uniq -c | awk '
+        # Twentieths of a second that a case takes, most of which is compiling.
+        function cost(name) {
+            return name ~ /weights/ ? 110 : name ~ /attention.coopmat#/ ? 60 : name ~ /norm/ ? 40 : \
+                name ~ /coopmat/ ? 25 : name ~ /backward/ ? 14 : 1
+        }
+        $1 < 13 && $2 !~ /coopmat/ { few = few " " $2; next }
+        { print $1 * cost($2), $2 }
+        END { print 1000, few }' |
+    sort -rn | cut -d ' ' -f 2- | xargs -P "$(nproc)" -L 1 $KP_LAVAPIPE "$conformance" --quiet --test-threads 1
 $KP_LAVAPIPE "$random" --list | sed -n 's/: test$//p' |
     xargs -P "$(nproc)" -n 1 $KP_LAVAPIPE "$random" --quiet --exact
 KP_VULKAN_VALIDATION=1 conform --test-threads "$(nproc)" vulkan/memory vulkan/queues vulkan/capture vulkan/threads
