@@ -4,7 +4,7 @@
 //! for few rows the keys are. Either way it is the same numbers that are computed, and the same product that does it:
 //!
 //! ```text
-//!           many rows: panels of 64              few rows
+//!           many rows: panels of W               few rows
 //!   scores  S [key][row]  = K · Qᵀ               S [row][key] = Q · Kᵀ
 //!           m' = max(m, S)     P = 2^(S − m')    l = l · 2^(m − m') + Σ P      f = 2^(m − m')
 //!   sums    A [c][row]    = f A + Vᵀ · P         A [row][c]   = f A + P · V
@@ -16,13 +16,17 @@ use super::{
     places::{Dims, Source},
     product::{LANES, Multiply, Product, Spread, Start, Weight, product_seen},
     sight::{Lanes, Panel, Sight, Tile},
+    soften::{base, soften, soften_few},
     soon::Soon,
     turn::{Turns, turn},
 };
-use crate::simd::{
-    Isa, Work,
-    arith::{Arith, larger},
-    vector::Vectors,
+use crate::{
+    memory::fetch_ahead,
+    simd::{
+        Isa, Work,
+        arith::{Arith, larger},
+        vector::Vectors,
+    },
 };
 use kp_hal::op::AttentionSpec;
 use std::{f64::consts::LOG2_E, marker::PhantomData, ops::Range};
@@ -30,7 +34,7 @@ use std::{f64::consts::LOG2_E, marker::PhantomData, ops::Range};
 /// Keys whose scores are in cache at one time.
 pub(crate) const BLOCK: usize = 64;
 
-/// Rows whose scores are, where rows are lanes.
+/// Rows of the widest panel, whose scores are in cache at one time where rows are lanes; those of O end so many at a time.
 pub(crate) const PANEL: usize = 64;
 
 /// Most rows of a tile whose lanes are keys.
@@ -79,7 +83,7 @@ impl<'a, R: Arith> Inputs<'a, R> {
 
 /// The operands of a block, as numbers.
 pub(crate) struct Room<'s, R> {
-    /// Q times the scale: panels of `[qk_width][PANEL]`, or few rows.
+    /// Q times the scale: panels of `[qk_width][W]`, or few rows.
     pub(crate) q: &'s mut [R],
     /// Rows of K, and of V.
     pub(crate) k: &'s mut [R],
@@ -96,7 +100,7 @@ pub(crate) struct State<'s, R> {
     pub(crate) max: &'s mut [R],
     /// Sum of 2^(score − max).
     pub(crate) sum: &'s mut [R],
-    /// The same sum with each term times its value: panels of `[v_width][PANEL]`, or few rows.
+    /// The same sum with each term times its value: panels of `[v_width][W]`, or few rows.
     pub(crate) acc: &'s mut [R],
 }
 
@@ -128,37 +132,43 @@ pub(crate) enum Task<'w, 's, R> {
     Keys(Range<usize>),
     /// Take in what is known after other keys.
     Merge(&'w State<'s, R>),
-    /// Leave rows of a panel of sums, each times its factor, in `room.v`.
+    /// Leave rows of sums, [`PANEL`] at a time, each times its factor, in `room.v`.
     Finish(usize, &'w [R; PANEL]),
 }
 
-/// A job on an instruction set, with products blocked by `MR` and `LV`.
-pub(crate) struct Chunk<'w, 'r, 's, R, I, const MR: usize, const LV: usize> {
+/// A job on an instruction set, with products blocked by `MR` and `LV`, and panels of `W` rows.
+///
+/// Panels as wide as a block of a product lie in cache one line behind the other. In wider ones each column of the block has its lines a
+/// power of two apart: Q, scores and sums of 64 rows met in a quarter of the first cache, and products by AVX2 took half as long again.
+pub(crate) struct Chunk<'w, 'r, 's, R, I, const MR: usize, const LV: usize, const W: usize> {
     pub(crate) job: Job<'w, 'r, 's, R>,
     pub(crate) isa: PhantomData<fn() -> I>,
 }
 
-impl<R: Arith, I: Turns<R>, const MR: usize, const LV: usize> Work for Chunk<'_, '_, '_, R, I, MR, LV> {
+impl<R: Arith, I: Turns<R>, const MR: usize, const LV: usize, const W: usize> Work
+    for Chunk<'_, '_, '_, R, I, MR, LV, W>
+{
     #[inline(always)]
     fn run(self) {
+        const { assert!(W.is_multiple_of(LANES) && PANEL.is_multiple_of(W) && W >= FEW) };
         let Job { inputs, tile, few, room, state, task } = self.job;
         match task {
-            Task::Load => load_rows::<I, R>(inputs, tile, few, room),
+            Task::Load => load_rows::<I, R, W>(inputs, tile, few, room),
             Task::Keys(keys) if few => few_rows::<I, R, MR, LV>(inputs, tile, keys, room, state),
-            Task::Keys(keys) => many_rows::<I, R, MR, LV>(inputs, tile, keys, room, state),
-            Task::Merge(other) => merge::<I, R>(state, other, tile.rows, few, inputs.dims.v_width),
+            Task::Keys(keys) => many_rows::<I, R, MR, LV, W>(inputs, tile, keys, room, state),
+            Task::Merge(other) => merge::<I, R, W>(state, other, tile.rows, few, inputs.dims.v_width),
             Task::Finish(panel, factors) => {
-                let lanes = lanes(tile.rows - panel * PANEL);
-                finish::<I, R>(inputs.dims, (few, lanes), room, state, panel, factors);
+                let rows = (tile.rows - panel * PANEL).min(PANEL);
+                finish::<I, R, W>(inputs.dims, (few, rows), room, state, panel, factors);
             }
         }
     }
 }
 
-/// Lanes of a panel that has the first of `rows` rows.
+/// Lanes of a panel of `W` that has the first of `rows` rows.
 #[inline(always)]
-fn lanes(rows: usize) -> usize {
-    rows.min(PANEL).next_multiple_of(LANES)
+fn lanes<const W: usize>(rows: usize) -> usize {
+    rows.min(W).next_multiple_of(LANES)
 }
 
 /// One product, not inlined: every one of a kernel is the same code.
@@ -168,7 +178,12 @@ pub(crate) fn multiply<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize
 }
 
 #[inline(always)]
-fn load_rows<I: Turns<R>, R: Arith>(inputs: &Inputs<'_, R>, tile: &Tile<'_>, few: bool, room: &mut Room<'_, R>) {
+fn load_rows<I: Turns<R>, R: Arith, const W: usize>(
+    inputs: &Inputs<'_, R>,
+    tile: &Tile<'_>,
+    few: bool,
+    room: &mut Room<'_, R>,
+) {
     let Dims { qk_width, .. } = inputs.dims;
     let ld = inputs.dims.qk_ld();
     let mut rows = tile.rows();
@@ -179,8 +194,15 @@ fn load_rows<I: Turns<R>, R: Arith>(inputs: &Inputs<'_, R>, tile: &Tile<'_>, few
         }
         return;
     }
-    for first in (0..tile.rows).step_by(PANEL) {
-        let lanes = lanes(tile.rows - first);
+    let mut ahead = tile.rows();
+    for first in (0..tile.rows).step_by(W) {
+        if first % PANEL == 0 {
+            // Asked for all at once: rows of a head may lie a page apart.
+            for row in ahead.by_ref().take(PANEL) {
+                fetch_ahead(inputs.q.row_of(tile.sequence.query(row.query), row.head));
+            }
+        }
+        let lanes = lanes::<W>(tile.rows - first);
         // Room for keys, which are not there yet.
         for out in room.k.chunks_exact_mut(ld).take(lanes) {
             match rows.next() {
@@ -189,12 +211,12 @@ fn load_rows<I: Turns<R>, R: Arith>(inputs: &Inputs<'_, R>, tile: &Tile<'_>, few
             }
         }
         let out = &mut room.q[first * qk_width..];
-        turn::<I, R>((room.k, ld), (lanes, qk_width), inputs.scale, (out, PANEL));
+        turn::<I, R>((room.k, ld), (lanes, qk_width), inputs.scale, (out, W));
     }
 }
 
 #[inline(always)]
-fn many_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
+fn many_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize, const W: usize>(
     inputs: &Inputs<'_, R>,
     tile: &Tile<'_>,
     keys: Range<usize>,
@@ -209,38 +231,38 @@ fn many_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
         inputs.k.read_rows(tile, start..end, k_ld, room.k);
         inputs.v.read_rows(tile, start..end, v_ld, room.v);
         let next = end..tile.end.min(end + BLOCK);
-        let blocks = tile.rows.div_ceil(PANEL) * (end - start + v_width).div_ceil(MR);
+        let blocks = tile.rows.div_ceil(W) * (end - start + v_width).div_ceil(MR);
         let mut soon = Soon::of([&inputs.k, &inputs.v], tile, next, blocks);
         let mut finite = None;
-        for first in (0..tile.rows).step_by(PANEL) {
-            let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), (start, end)) else { continue };
-            let lanes = lanes(panel.rows.len());
+        for first in (0..tile.rows).step_by(W) {
+            let Some(panel) = tile.panel(first..(first + W).min(tile.rows), (start, end)) else { continue };
+            let lanes = lanes::<W>(panel.rows.len());
             multiply::<I, R, MR, LV>(Product {
                 rows: panel.keys,
                 terms: qk,
                 lanes,
-                a: Spread { at: room.k, row: k_ld, term: 1 },
-                b: (&room.q[first * qk_width..], PANEL),
+                a: Spread::Rows(room.k, k_ld),
+                b: (&room.q[first * qk_width..], W),
                 start: Start::Zero,
-                out: (room.s, PANEL),
+                out: (room.s, W),
                 soon: Some(&mut soon),
             });
-            let s = &mut room.s[..panel.keys * PANEL];
-            shape::<I, R>(inputs, &panel, Lanes::Rows, s, None);
+            let s = &mut room.s[..panel.keys * W];
+            shape::<I, R, W>(inputs, &panel, Lanes::Rows, s, None);
             let picks = inputs.sight.picks();
-            if picks && !panel.pick(Lanes::Rows, s) {
+            if picks && !panel.pick::<R, W>(Lanes::Rows, s) {
                 continue;
             }
-            let mut factors = [R::ZERO; PANEL];
-            soften::<I, R>(s, lanes, &mut state.max[first..], &mut state.sum[first..], &mut factors);
+            let mut factors = [R::ZERO; W];
+            soften::<I, R, W>(s, lanes, &mut state.max[first..], &mut state.sum[first..], &mut factors);
             let product = Product {
                 rows: v_width,
                 terms: panel.keys,
                 lanes,
-                a: Spread { at: room.v, row: 1, term: v_ld },
-                b: (s, PANEL),
+                a: Spread::Terms(room.v, v_ld),
+                b: (s, W),
                 start: Start::ByLane(&factors),
-                out: (&mut state.acc[first * v_width..], PANEL),
+                out: (&mut state.acc[first * v_width..], W),
                 soon: Some(&mut soon),
             };
             // 0 times NaN would let a hidden key show.
@@ -279,16 +301,16 @@ fn few_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
             rows,
             terms: qk,
             lanes: BLOCK,
-            a: Spread { at: room.q, row: k_ld, term: 1 },
+            a: Spread::Rows(room.q, k_ld),
             b: (room.k_columns, BLOCK),
             start: Start::Zero,
             out: (room.s, BLOCK),
             soon: None,
         });
         let s = &mut room.s[..rows * BLOCK];
-        shape::<I, R>(inputs, &panel, Lanes::Keys, s, None);
+        shape::<I, R, FEW>(inputs, &panel, Lanes::Keys, s, None);
         let picks = inputs.sight.picks();
-        if picks && !panel.pick(Lanes::Keys, s) {
+        if picks && !panel.pick::<R, FEW>(Lanes::Keys, s) {
             continue;
         }
         let mut factors = [R::ZERO; FEW];
@@ -299,7 +321,7 @@ fn few_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
             rows,
             terms: panel.keys,
             lanes: v_width,
-            a: Spread { at: s, row: BLOCK, term: 1 },
+            a: Spread::Rows(s, BLOCK),
             b: (room.v, v_ld),
             start: Start::ByRow(&factors),
             out: (state.acc, v_width),
@@ -319,10 +341,10 @@ pub(crate) fn all_finite<R: Arith>(x: &[R], (rows, width): (usize, usize), ld: u
     x.chunks(ld).take(rows).all(|x| x[..width].as_chunks().0.iter().all(finite))
 }
 
-/// Turns products into scores: capped, by distance, −∞ outside the interval. Where a cap bends them, `steepness` gets
-/// the derivative.
+/// Turns products of at most `W` rows into scores: capped, by distance, −∞ outside the interval. Where a cap bends them, `steepness`
+/// gets the derivative.
 #[inline(always)]
-pub(crate) fn shape<I: Isa, R: Arith>(
+pub(crate) fn shape<I: Isa, R: Arith, const W: usize>(
     inputs: &Inputs<'_, R>,
     panel: &Panel<'_>,
     lanes: Lanes,
@@ -332,8 +354,8 @@ pub(crate) fn shape<I: Isa, R: Arith>(
     if let Some((share, cap)) = inputs.softcap {
         I::run(Bend::<R, I> { s, share, cap, steepness, isa: PhantomData });
     }
-    panel.bias(lanes, R::from_f64(LOG2_E), s);
-    panel.cut(lanes, s);
+    panel.bias::<R, W>(lanes, R::from_f64(LOG2_E), s);
+    panel.cut::<R, W>(lanes, s);
 }
 
 /// The part of [`shape`] that caps scores.
@@ -357,88 +379,18 @@ impl<R: Arith, I: Isa> Work for Bend<'_, R, I> {
     }
 }
 
-/// What a row's scores are counted from: one that has seen nothing yet has nothing to subtract from −∞.
-#[inline(always)]
-pub(crate) fn base<R: Arith>(max: R) -> R {
-    if max == -R::INFINITY { R::ZERO } else { max }
-}
-
-/// Replaces scores by 2^(score − maximum), renews maximum and sum, and answers what earlier sums shrink by.
-#[inline(always)]
-fn soften<I: Isa, R: Arith>(s: &mut [R], lanes: usize, max: &mut [R], sum: &mut [R], factors: &mut [R; PANEL]) {
-    let s = s.as_chunks_mut::<PANEL>().0;
-    for at in (0..lanes).step_by(SOFT) {
-        let (max, sum) = (lanes_of(max, at), lanes_of(sum, at));
-        let mut new = *max;
-        for s in s.iter_mut() {
-            let s = lanes_of(s, at);
-            for lane in 0..SOFT {
-                new[lane] = larger(new[lane], s[lane]);
-            }
-        }
-        let base = new.map(base);
-        let mut sums = [R::ZERO; SOFT];
-        for s in s.chunks_mut(STEP) {
-            let mut part = [R::ZERO; SOFT];
-            for s in s.iter_mut() {
-                let s = lanes_of(s, at);
-                for lane in 0..SOFT {
-                    let p = (s[lane] - base[lane]).exp2_of::<I>();
-                    s[lane] = p;
-                    part[lane] += p;
-                }
-            }
-            for lane in 0..SOFT {
-                sums[lane] += part[lane];
-            }
-        }
-        let factors = lanes_of(factors, at);
-        for lane in 0..SOFT {
-            factors[lane] = (max[lane] - base[lane]).exp2_of::<I>();
-            sum[lane] = sum[lane].times_plus::<I>(factors[lane], sums[lane]);
-        }
-        *max = new;
-    }
-}
-
-/// Keys whose sum is taken apart, so that the next need not wait for it.
-const STEP: usize = 16;
-
-/// Lanes that are softened together: two vectors of AVX-512, so that neither waits for its own last result.
-const SOFT: usize = 2 * LANES;
-
-#[inline(always)]
-fn lanes_of<R>(x: &mut [R], at: usize) -> &mut [R; SOFT] {
-    x[at..].first_chunk_mut().expect("panels are whole")
-}
-
-/// The same for scores whose lanes are keys, of which `keys` are there.
-#[inline(always)]
-fn soften_few<I: Isa, R: Arith>(s: &mut [R], keys: usize, max: &mut [R], sum: &mut [R], factors: &mut [R; FEW]) {
-    for (i, s) in s.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-        let mut new = [max[i]; LANES];
-        for s in s.as_chunks::<LANES>().0 {
-            for lane in 0..LANES {
-                new[lane] = larger(new[lane], s[lane]);
-            }
-        }
-        let new = new.into_iter().fold(max[i], larger);
-        let base = base(new);
-        s.iter_mut().for_each(|s| *s = (*s - base).exp2_of::<I>());
-        factors[i] = (max[i] - base).exp2_of::<I>();
-        let parts = s[..keys].chunks(STEP).map(|s| s.iter().fold(R::ZERO, |part, &p| part + p));
-        let sums = parts.fold(R::ZERO, |sum, part| sum + part);
-        sum[i] = sum[i].times_plus::<I>(factors[i], sums);
-        max[i] = new;
-    }
-}
-
 /// Takes in what is known after other keys.
 #[inline(always)]
-fn merge<I: Isa, R: Arith>(state: &mut State<'_, R>, other: &State<'_, R>, rows: usize, few: bool, width: usize) {
-    for first in (0..rows).step_by(PANEL) {
-        let (mut mine, mut theirs) = ([R::ZERO; PANEL], [R::ZERO; PANEL]);
-        for (i, row) in (first..rows.min(first + PANEL)).enumerate() {
+fn merge<I: Isa, R: Arith, const W: usize>(
+    state: &mut State<'_, R>,
+    other: &State<'_, R>,
+    rows: usize,
+    few: bool,
+    width: usize,
+) {
+    for first in (0..rows).step_by(W) {
+        let (mut mine, mut theirs) = ([R::ZERO; W], [R::ZERO; W]);
+        for (i, row) in (first..rows.min(first + W)).enumerate() {
             let max = larger(state.max[row], other.max[row]);
             let base = base(max);
             (mine[i], theirs[i]) = ((state.max[row] - base).exp2_of::<I>(), (other.max[row] - base).exp2_of::<I>());
@@ -450,10 +402,10 @@ fn merge<I: Isa, R: Arith>(state: &mut State<'_, R>, other: &State<'_, R>, rows:
                 a.iter_mut().zip(b).for_each(|(a, &b)| *a = *a * mine[i] + b * theirs[i]);
             }
         } else {
-            let panel = first * width..(first + PANEL) * width;
+            let panel = first * width..(first + W) * width;
             let (a, b) = (&mut state.acc[panel.clone()], &other.acc[panel]);
-            for (a, b) in a.as_chunks_mut::<PANEL>().0.iter_mut().zip(b.as_chunks::<PANEL>().0) {
-                for lane in 0..PANEL {
+            for (a, b) in a.as_chunks_mut::<W>().0.iter_mut().zip(b.as_chunks::<W>().0) {
+                for lane in 0..W {
                     a[lane] = a[lane] * mine[lane] + b[lane] * theirs[lane];
                 }
             }
@@ -462,9 +414,9 @@ fn merge<I: Isa, R: Arith>(state: &mut State<'_, R>, other: &State<'_, R>, rows:
 }
 
 #[inline(always)]
-fn finish<I: Turns<R>, R: Arith>(
+fn finish<I: Turns<R>, R: Arith, const W: usize>(
     dims: Dims,
-    (few, lanes): (bool, usize),
+    (few, rows): (bool, usize),
     room: &mut Room<'_, R>,
     state: &mut State<'_, R>,
     panel: usize,
@@ -477,11 +429,14 @@ fn finish<I: Turns<R>, R: Arith>(
         }
         return;
     }
-    let acc = &mut state.acc[panel * width * PANEL..(panel + 1) * width * PANEL];
-    for acc in acc.as_chunks_mut::<PANEL>().0 {
-        acc[..lanes].iter_mut().zip(factors).for_each(|(acc, &factor)| *acc *= factor);
+    for first in (0..rows).step_by(W) {
+        let (lanes, factors) = (lanes::<W>(rows - first), &factors[first..first + W]);
+        let acc = &mut state.acc[(panel * PANEL + first) * width..][..W * width];
+        for acc in acc.as_chunks_mut::<W>().0 {
+            acc[..lanes].iter_mut().zip(factors).for_each(|(acc, &factor)| *acc *= factor);
+        }
+        turn::<I, R>((acc, W), (width, lanes), R::ONE, (&mut room.v[first * ld..], ld));
     }
-    turn::<I, R>((acc, PANEL), (width, lanes), R::ONE, (room.v, ld));
 }
 
-const _: () = assert!(PANEL.is_multiple_of(SOFT) && PANEL == BLOCK && CHUNK.is_multiple_of(BLOCK));
+const _: () = assert!(PANEL == BLOCK && CHUNK.is_multiple_of(BLOCK));

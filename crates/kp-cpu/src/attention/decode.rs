@@ -12,12 +12,13 @@
 //! ahead. Limits: masks that leave an interval. Splits depend on how many sequences there are, so not `batch-invariant`.
 
 use super::{
-    chunk::{Inputs, base},
+    chunk::Inputs,
     fours::{CHUNK, Chunk, FOUR, LD, Numbers, Order, arrange, settle, together},
     places::{Dims, Places, Rows, lse_index},
     plan::SOURCES,
     product::LANES,
     sight::Tile,
+    soften::base,
 };
 use crate::{
     kernel::{self, Output, input, optional},

@@ -26,22 +26,22 @@ pub(crate) trait Compiled: Arith {
     fn machine(variant: Variant) -> Machine<Self>;
 }
 
-fn copy<R: Arith, I: Turns<R>, const MR: usize, const LV: usize>() -> Machine<R> {
+fn copy<R: Arith, I: Turns<R>, const MR: usize, const LV: usize, const W: usize>() -> Machine<R> {
     Machine {
-        chunk: |job| I::run(Chunk::<R, I, MR, LV> { job, isa: PhantomData }),
+        chunk: |job| I::run(Chunk::<R, I, MR, LV, W> { job, isa: PhantomData }),
         pair: |job| I::run(Backward::<R, I, MR, LV> { job, isa: PhantomData }),
     }
 }
 
 // Products keep MR × LV sums in registers: at least as many as two units of four cycles need, while they leave room
-// for LV vectors of the one factor and a number of the other.
+// for LV vectors of the one factor and a number of the other. Panels are as wide as LV vectors, or the least there may be.
 
 impl Compiled for f32 {
     fn machine(variant: Variant) -> Machine<Self> {
         match variant.0 {
-            2 => copy::<f32, Avx512, 4, 4>(),
-            1 => copy::<f32, Avx2, 4, 2>(),
-            _ => copy::<f32, Baseline, 4, 2>(),
+            2 => copy::<f32, Avx512, 4, 4, 64>(),
+            1 => copy::<f32, Avx2, 4, 2, 16>(),
+            _ => copy::<f32, Baseline, 4, 2, 16>(),
         }
     }
 }
@@ -49,7 +49,7 @@ impl Compiled for f32 {
 impl Compiled for f64 {
     // For checking other results: not worth what two more copies would add to everybody's build.
     fn machine(_: Variant) -> Machine<Self> {
-        copy::<f64, Baseline, 4, 2>()
+        copy::<f64, Baseline, 4, 2, 16>()
     }
 }
 

@@ -29,6 +29,7 @@ pub(crate) mod product;
 pub(crate) mod read;
 mod run;
 pub(crate) mod sight;
+pub(crate) mod soften;
 pub(crate) mod soon;
 #[cfg(test)]
 pub(crate) mod tests;

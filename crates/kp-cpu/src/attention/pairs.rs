@@ -199,8 +199,8 @@ fn take(
                 if !plain {
                     s.iter_mut().for_each(|s| *s *= inputs.scale);
                 }
-                shape::<Avx512, f32>(inputs, &panel, Lanes::Rows, s, None);
-                if picks && !panel.pick(Lanes::Rows, s) {
+                shape::<Avx512, f32, PANEL>(inputs, &panel, Lanes::Rows, s, None);
+                if picks && !panel.pick::<f32, PANEL>(Lanes::Rows, s) {
                     continue;
                 }
                 // Keys that are not there.

@@ -136,6 +136,12 @@ impl<'a> Source<'a> {
         matches!(self.scheme, Scheme::Row)
     }
 
+    /// The bytes of the row of a token and head.
+    #[inline(always)]
+    pub(super) fn row_of(&self, token: Token, head: usize) -> &'a [u8] {
+        self.bytes(self.rows.first(token, head))
+    }
+
     /// The bytes of the row that begins at number `first`.
     #[inline(always)]
     pub(super) fn bytes(&self, first: usize) -> &'a [u8] {

@@ -22,6 +22,7 @@ pub(crate) const SOURCES: u64 = source_hash(include_bytes!("plan.rs"))
     ^ source_hash(include_bytes!("places.rs"))
     ^ source_hash(include_bytes!("read.rs"))
     ^ source_hash(include_bytes!("sight.rs"))
+    ^ source_hash(include_bytes!("soften.rs"))
     ^ source_hash(include_bytes!("soon.rs"))
     ^ source_hash(include_bytes!("turn.rs"))
     ^ source_hash(include_bytes!("../simd/vector.rs"));

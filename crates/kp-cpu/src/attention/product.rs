@@ -13,12 +13,31 @@ use super::soon::Soon;
 use crate::simd::{Isa, Work, arith::Arith, vector::Vectors};
 use std::marker::PhantomData;
 
-/// Numbers whose element of row `i` and term `t` is at `i · row + t · term`.
+/// The factor that is spread over lanes.
 #[derive(Clone, Copy)]
-pub(crate) struct Spread<'a, R> {
-    pub(crate) at: &'a [R],
-    pub(crate) row: usize,
-    pub(crate) term: usize,
+pub(crate) enum Spread<'a, R> {
+    /// Rows so far apart, of terms side by side.
+    Rows(&'a [R], usize),
+    /// Terms so far apart, of rows side by side.
+    Terms(&'a [R], usize),
+}
+
+impl<R: Copy> Spread<'_, R> {
+    /// Where row `i` has term `t`.
+    #[inline(always)]
+    fn place(&self, i: usize, t: usize) -> usize {
+        match *self {
+            Self::Rows(_, ld) => i * ld + t,
+            Self::Terms(_, ld) => t * ld + i,
+        }
+    }
+
+    #[inline(always)]
+    fn numbers(&self) -> &[R] {
+        match *self {
+            Self::Rows(at, _) | Self::Terms(at, _) => at,
+        }
+    }
 }
 
 /// What sums begin with.
@@ -67,7 +86,7 @@ impl<R: Arith, I: Vectors<R>, const MR: usize, const LV: usize> Work for Multipl
         assert!(p.lanes.is_multiple_of(LANES), "whole vectors");
         assert!(last(p.rows, p.out.1) <= p.out.0.len(), "room for every sum");
         if p.terms > 0 {
-            assert!((p.rows - 1) * p.a.row + (p.terms - 1) * p.a.term < p.a.at.len(), "a number of A for each term");
+            assert!(p.a.place(p.rows - 1, p.terms - 1) < p.a.numbers().len(), "a number of A for each term");
             assert!(last(p.terms, p.b.1) <= p.b.0.len(), "numbers of B for each term");
         }
         match p.start {
@@ -75,53 +94,73 @@ impl<R: Arith, I: Vectors<R>, const MR: usize, const LV: usize> Work for Multipl
             Start::ByLane(factors) => assert!(p.lanes <= factors.len(), "a factor for each lane"),
             Start::Zero | Start::Sums => {}
         }
-        let mut lane = 0;
-        while lane + LV * I::N <= p.lanes {
-            // SAFETY: what follows stays below the last elements, which were just seen to be there.
-            unsafe { column::<I, R, MR, LV>(&mut p, lane) };
-            lane += LV * I::N;
+        // SAFETY: what follows stays below the last elements, which were just seen to be there.
+        unsafe {
+            match p.a {
+                Spread::Rows(..) => columns::<I, R, MR, LV, true>(&mut p),
+                Spread::Terms(..) => columns::<I, R, MR, LV, false>(&mut p),
+            }
         }
-        // One vector alone would wait for its own sums.
-        while LV > 2 && lane + 2 * I::N <= p.lanes {
-            // SAFETY: as above.
-            unsafe { column::<I, R, MR, 2>(&mut p, lane) };
-            lane += 2 * I::N;
-        }
-        while lane < p.lanes {
-            // SAFETY: as above.
-            unsafe { column::<I, R, MR, 1>(&mut p, lane) };
-            lane += I::N;
-        }
+    }
+}
+
+/// All of a product; `BY_ROWS` says how A lies, so that no loop asks.
+///
+/// # Safety
+/// The last row, term and lane are inside the operands, and A lies so.
+#[inline(always)]
+unsafe fn columns<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize, const BY_ROWS: bool>(
+    p: &mut Product<'_, R>,
+) {
+    let mut lane = 0;
+    while lane + LV * I::N <= p.lanes {
+        // SAFETY: the caller's promise.
+        unsafe { column::<I, R, MR, LV, BY_ROWS>(p, lane) };
+        lane += LV * I::N;
+    }
+    // One vector alone would wait for its own sums.
+    while LV > 2 && lane + 2 * I::N <= p.lanes {
+        // SAFETY: as above.
+        unsafe { column::<I, R, MR, 2, BY_ROWS>(p, lane) };
+        lane += 2 * I::N;
+    }
+    while lane < p.lanes {
+        // SAFETY: as above.
+        unsafe { column::<I, R, MR, 1, BY_ROWS>(p, lane) };
+        lane += I::N;
     }
 }
 
 /// All rows of `LV` vectors from `lane` on.
 ///
 /// # Safety
-/// The last row, term and lane are inside the operands.
+/// As [`columns()`].
 #[inline(always)]
-unsafe fn column<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(p: &mut Product<'_, R>, lane: usize) {
+unsafe fn column<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize, const BY_ROWS: bool>(
+    p: &mut Product<'_, R>,
+    lane: usize,
+) {
     let whole = p.rows / MR * MR;
     for first in (0..whole).step_by(MR) {
         // SAFETY: the caller's promise.
-        unsafe { block::<I, R, MR, LV>(p, first, lane) };
+        unsafe { block::<I, R, MR, LV, BY_ROWS>(p, first, lane) };
     }
     let pairs = whole..p.rows - p.rows % 2;
     for first in pairs.clone().step_by(2) {
         // SAFETY: the caller's promise.
-        unsafe { block::<I, R, 2, LV>(p, first, lane) };
+        unsafe { block::<I, R, 2, LV, BY_ROWS>(p, first, lane) };
     }
     for row in pairs.end..p.rows {
         // SAFETY: the caller's promise.
-        unsafe { block::<I, R, 1, LV>(p, row, lane) };
+        unsafe { block::<I, R, 1, LV, BY_ROWS>(p, row, lane) };
     }
 }
 
 /// # Safety
-/// As [`column()`], of rows `first .. first + MR`.
+/// As [`columns()`], of rows `first .. first + MR`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "what iterates over the sums keeps them in memory")]
-unsafe fn block<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(
+unsafe fn block<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize, const BY_ROWS: bool>(
     p: &mut Product<'_, R>,
     first: usize,
     lane: usize,
@@ -130,32 +169,46 @@ unsafe fn block<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(
         soon.ask();
     }
     let mut sums = [[I::splat(R::ZERO); LV]; MR];
-    for i in 0..MR {
-        for v in 0..LV {
-            let at = lane + v * I::N;
-            // SAFETY: of all vectors here: the caller's promise.
-            let old = || unsafe { load::<I, R>(p.out.0, (first + i) * p.out.1 + at) };
-            sums[i][v] = match p.start {
-                Start::Zero => I::splat(R::ZERO),
-                Start::Sums => old(),
-                Start::ByRow(factors) => I::times(old(), I::splat(factors[first + i])),
-                // SAFETY: as above.
-                Start::ByLane(factors) => I::times(old(), unsafe { load::<I, R>(factors, at) }),
-            };
+    if !matches!(p.start, Start::Zero) {
+        for i in 0..MR {
+            for v in 0..LV {
+                // SAFETY: of all vectors here: the caller's promise.
+                sums[i][v] = unsafe { load::<I, R>(p.out.0, (first + i) * p.out.1 + lane + v * I::N) };
+            }
         }
     }
-    for t in 0..p.terms {
-        let mut b = [I::splat(R::ZERO); LV];
-        for v in 0..LV {
-            // SAFETY: as above.
-            b[v] = unsafe { load::<I, R>(p.b.0, t * p.b.1 + lane + v * I::N) };
-        }
-        for i in 0..MR {
-            // SAFETY: as above.
-            let a = I::splat(unsafe { *p.a.at.get_unchecked((first + i) * p.a.row + t * p.a.term) });
-            for v in 0..LV {
-                sums[i][v] = I::times_plus(a, b[v], sums[i][v]);
+    match p.start {
+        Start::Zero | Start::Sums => {}
+        Start::ByRow(factors) => {
+            for i in 0..MR {
+                let factor = I::splat(factors[first + i]);
+                for v in 0..LV {
+                    sums[i][v] = I::times(sums[i][v], factor);
+                }
             }
+        }
+        Start::ByLane(factors) => {
+            for v in 0..LV {
+                // SAFETY: as above.
+                let factor = unsafe { load::<I, R>(factors, lane + v * I::N) };
+                for i in 0..MR {
+                    sums[i][v] = I::times(sums[i][v], factor);
+                }
+            }
+        }
+    }
+    let mut t = 0;
+    // SAFETY: of both loops: the caller's promise.
+    unsafe {
+        while MR >= STEPS && t + STEPS <= p.terms {
+            for step in 0..STEPS {
+                add::<I, R, MR, LV, BY_ROWS>(p, (first, lane), t + step, &mut sums);
+            }
+            t += STEPS;
+        }
+        while t < p.terms {
+            add::<I, R, MR, LV, BY_ROWS>(p, (first, lane), t, &mut sums);
+            t += 1;
         }
     }
     for i in 0..MR {
@@ -163,6 +216,41 @@ unsafe fn block<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize>(
             let at = (first + i) * p.out.1 + lane + v * I::N;
             // SAFETY: as above.
             I::store(sums[i][v], unsafe { p.out.0.get_unchecked_mut(at..at + I::N) });
+        }
+    }
+}
+
+/// Terms of a turn of the loop: a processor foresees the end of 16 turns, not of 64.
+const STEPS: usize = 4;
+
+/// Adds term `t` to the sums of a block.
+///
+/// # Safety
+/// As [`block()`], and the term is there.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "what iterates over the sums keeps them in memory")]
+unsafe fn add<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize, const BY_ROWS: bool>(
+    p: &Product<'_, R>,
+    (first, lane): (usize, usize),
+    t: usize,
+    sums: &mut [[I::V; LV]; MR],
+) {
+    let mut b = [I::splat(R::ZERO); LV];
+    for v in 0..LV {
+        // SAFETY: the caller's promise.
+        b[v] = unsafe { load::<I, R>(p.b.0, t * p.b.1 + lane + v * I::N) };
+    }
+    for i in 0..MR {
+        let place = match p.a {
+            Spread::Rows(_, ld) if BY_ROWS => (first + i) * ld + t,
+            Spread::Terms(_, ld) if !BY_ROWS => t * ld + first + i,
+            // SAFETY: as above.
+            _ => unsafe { std::hint::unreachable_unchecked() },
+        };
+        // SAFETY: as above.
+        let a = I::splat(unsafe { *p.a.numbers().get_unchecked(place) });
+        for v in 0..LV {
+            sums[i][v] = I::times_plus(a, b[v], sums[i][v]);
         }
     }
 }
@@ -207,7 +295,7 @@ impl<R: Arith, I: Isa> Work for Seen<'_, R, I> {
                 Start::ByLane(factors) => sums.iter_mut().zip(factors).for_each(|(sum, &factor)| *sum *= factor),
             }
             for t in 0..p.terms {
-                let a = p.a.at[i * p.a.row + t * p.a.term];
+                let a = p.a.numbers()[p.a.place(i, t)];
                 if weight == Weight::A && a == R::ZERO {
                     continue;
                 }

@@ -12,11 +12,12 @@
 //! neither on the number of threads nor on other rows. Scratch does not grow with the number of keys.
 
 use super::{
-    chunk::{BLOCK, CHUNK, Inputs, Job, PANEL, Room, State, Task, base},
+    chunk::{BLOCK, CHUNK, Inputs, Job, PANEL, Room, State, Task},
     machine::Compiled,
     places::{Dims, Places, Rows, lse_index},
     plan::Tiling,
     sight::Tile,
+    soften::base,
 };
 use crate::{
     kernel::{Output, input, optional},

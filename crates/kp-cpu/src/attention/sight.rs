@@ -1,10 +1,7 @@
 //! Which keys the rows of a tile see. Most masks give each query one interval of keys; blocks and expressions
 //! take single keys out of it.
 
-use super::{
-    chunk::{BLOCK, PANEL},
-    places::Sequence,
-};
+use super::{chunk::BLOCK, places::Sequence};
 use crate::{numbers::Real, simd::arith::Arith};
 use kp_hal::op::{AttentionSpec, Expr, Mask, Vars};
 use std::ops::Range;
@@ -125,7 +122,7 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// Which index of a block of scores, which is rows of [`PANEL`] or [`BLOCK`] numbers, is the lane.
+/// Which index of a block of scores, which is rows of `W` or [`BLOCK`] numbers, is the lane.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lanes {
     /// `[key][row]`.
@@ -134,7 +131,7 @@ pub(crate) enum Lanes {
     Keys,
 }
 
-/// How neighbouring rows see a block of keys.
+/// How neighbouring rows, `W` at most, see a block of keys.
 pub(crate) struct Panel<'t> {
     tile: &'t Tile<'t>,
     pub(crate) rows: Range<usize>,
@@ -148,31 +145,31 @@ pub(crate) struct Panel<'t> {
 impl Panel<'_> {
     /// Adds what distance costs to scores, in units of which there are `unit` in 1.
     #[inline(always)]
-    pub(crate) fn bias<R: Arith>(&self, lanes: Lanes, unit: R, s: &mut [R]) {
+    pub(crate) fn bias<R: Arith, const W: usize>(&self, lanes: Lanes, unit: R, s: &mut [R]) {
         if self.tile.sight.slopes.is_empty() {
             return;
         }
-        let (mut slope, mut distance) = ([R::ZERO; PANEL], [R::ZERO; PANEL]);
+        let (mut slope, mut distance) = ([R::ZERO; W], [R::ZERO; W]);
         for (i, row) in self.rows.clone().map(|row| self.tile.row(row)).enumerate() {
             slope[i] = R::from_f32(self.tile.sight.slope(row.head)) * unit;
             distance[i] = R::from_f64((self.start as i64 - row.position) as f64);
         }
-        self.each(lanes, s, |row, key, s| *s += slope[row] * (distance[row] + R::from_f32(key as f32)));
+        self.each::<R, W>(lanes, s, |row, key, s| *s += slope[row] * (distance[row] + R::from_f32(key as f32)));
     }
 
     /// Writes −∞ where a row does not see a key, as far as intervals tell.
     #[inline(always)]
-    pub(crate) fn cut<R: Arith>(&self, lanes: Lanes, s: &mut [R]) {
+    pub(crate) fn cut<R: Arith, const W: usize>(&self, lanes: Lanes, s: &mut [R]) {
         if self.all && (lanes == Lanes::Rows || self.keys == BLOCK) {
             return;
         }
         // Rows that are not there may see whatever they like.
-        let (mut first, mut end) = ([0_i32; PANEL], [0_i32; PANEL]);
+        let (mut first, mut end) = ([0_i32; W], [0_i32; W]);
         for (i, row) in self.rows.clone().map(|row| self.tile.row(row)).enumerate() {
             first[i] = row.first.saturating_sub(self.start).min(BLOCK) as i32;
             end[i] = row.end.saturating_sub(self.start).min(BLOCK) as i32;
         }
-        self.each(lanes, s, |row, key, s| {
+        self.each::<R, W>(lanes, s, |row, key, s| {
             let key = key as i32;
             *s = if first[row] <= key && key < end[row] { *s } else { -R::INFINITY };
         });
@@ -180,9 +177,9 @@ impl Panel<'_> {
 
     /// Calls `f` with row, key and score of each, lanes innermost.
     #[inline(always)]
-    fn each<R: Real>(&self, lanes: Lanes, s: &mut [R], f: impl Fn(usize, usize, &mut R)) {
+    fn each<R: Real, const W: usize>(&self, lanes: Lanes, s: &mut [R], f: impl Fn(usize, usize, &mut R)) {
         if lanes == Lanes::Rows {
-            for (key, s) in s.as_chunks_mut::<PANEL>().0[..self.keys].iter_mut().enumerate() {
+            for (key, s) in s.as_chunks_mut::<W>().0[..self.keys].iter_mut().enumerate() {
                 s.iter_mut().enumerate().for_each(|(row, s)| f(row, key, s));
             }
         } else {
@@ -193,8 +190,8 @@ impl Panel<'_> {
     }
 
     /// Writes −∞ where blocks or an expression hide the key; answers whether any score is left.
-    pub(crate) fn pick<R: Real>(&self, lanes: Lanes, s: &mut [R]) -> bool {
-        let at = |row: usize, key: usize| if lanes == Lanes::Rows { key * PANEL + row } else { row * BLOCK + key };
+    pub(crate) fn pick<R: Real, const W: usize>(&self, lanes: Lanes, s: &mut [R]) -> bool {
+        let at = |row: usize, key: usize| if lanes == Lanes::Rows { key * W + row } else { row * BLOCK + key };
         let rows = || self.rows.clone().map(|row| self.tile.row(row)).enumerate();
         let mut any = false;
         match self.tile.sight.mask {

@@ -1,9 +1,12 @@
 //! Rows become columns, in registers where an instruction set has the shuffles for it.
 
-use crate::simd::{Avx2, Avx512, Baseline, arith::Arith, vector::Vectors};
+use super::soften::Powers;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::vector::Vectors;
+use crate::simd::{Avx2, Avx512, Baseline, arith::Arith};
 
 /// An instruction set that turns squares of numbers.
-pub(crate) trait Turns<R: Arith>: Vectors<R> {
+pub(crate) trait Turns<R: Arith>: Powers<R> {
     /// Side of a square; divides 16.
     const SIDE: usize;
 

@@ -172,23 +172,23 @@ fn add_pair<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(inputs: &In
         rows: count,
         terms: dims.qk,
         lanes,
-        a: Spread { at: k, row: qk_ld, term: 1 },
+        a: Spread::Rows(k, qk_ld),
         b: (rows.q, PANEL),
         start: Start::Zero,
         out: (room.p, PANEL),
         soon: None,
     });
     let [p, grad, steepness] = [&mut *room.p, &mut *room.grad, &mut *room.steepness].map(|s| &mut s[..count * PANEL]);
-    shape::<I, R>(inputs, &panel, Lanes::Rows, p, Some(steepness));
+    shape::<I, R, PANEL>(inputs, &panel, Lanes::Rows, p, Some(steepness));
     let picks = inputs.sight.picks();
-    if picks && !panel.pick(Lanes::Rows, p) {
+    if picks && !panel.pick::<R, PANEL>(Lanes::Rows, p) {
         return;
     }
     multiply::<I, R, MR, LV>(Product {
         rows: count,
         terms: dims.v,
         lanes,
-        a: Spread { at: v, row: v_ld, term: 1 },
+        a: Spread::Rows(v, v_ld),
         b: (rows.grad_o, PANEL),
         start: Start::Zero,
         out: (grad, PANEL),
@@ -210,7 +210,7 @@ fn add_pair<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(inputs: &In
                 rows: count,
                 terms: there,
                 lanes: width,
-                a: Spread { at: weights, row: PANEL, term: 1 },
+                a: Spread::Rows(weights, PANEL),
                 b: (x, ld),
                 start: Start::Sums,
                 out: (sums, width),
@@ -224,7 +224,7 @@ fn add_pair<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(inputs: &In
             rows: dims.qk_width,
             terms: count,
             lanes,
-            a: Spread { at: k, row: 1, term: qk_ld },
+            a: Spread::Terms(k, qk_ld),
             b: (grad, PANEL),
             start: Start::Sums,
             out: (of_q, PANEL),

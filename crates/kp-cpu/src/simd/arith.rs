@@ -104,13 +104,10 @@ impl Arith for f32 {
     /// x = n + r with |r| ≤ ½, then 2ˣ = 2ⁿ · (1 + r · p(r)); p is the minimax polynomial.
     #[inline(always)]
     fn exp2_of<I: Isa>(self) -> Self {
-        // Added, it rounds to a whole number, and that plus the exponent's bias is in the low bits.
-        const ROUND: f32 = 12_582_912.0 + 127.0;
-        // 2⁻¹²⁷ has the exponent field of 0, and is taken for that.
-        let x = if self < -127.0 { -127.0 } else { self };
-        let rounded = x + ROUND;
-        let r = x - (rounded - ROUND);
-        let p = poly::<I>(r, [std::f32::consts::LN_2, 0.240_222_83, 0.055_505_592, 0.009_669_661, 0.001_330_02]);
+        let x = if self < exp2::LEAST { exp2::LEAST } else { self };
+        let rounded = x + exp2::ROUND;
+        let r = x - (rounded - exp2::ROUND);
+        let p = poly::<I>(r, exp2::TERMS);
         // A product, so that NaN is not mistaken for the number its bits would be with another exponent.
         r.times_plus::<I>(p, 1.0) * f32::from_bits(rounded.to_bits() << 23)
     }
@@ -126,6 +123,17 @@ impl Arith for f32 {
         let y = if x < 0.625 { small } else { large };
         if self.is_nan() { self } else { y.copysign(self) }
     }
+}
+
+/// The constants of [`Arith::exp2_of`].
+pub(crate) mod exp2 {
+    /// Added, it rounds to a whole number, and that plus the exponent's bias is in the low bits.
+    pub(crate) const ROUND: f32 = 12_582_912.0 + 127.0;
+    /// 2⁻¹²⁷ has the exponent field of 0, and is taken for that.
+    pub(crate) const LEAST: f32 = -127.0;
+    /// The p of 2ʳ = 1 + r · p(r).
+    pub(crate) const TERMS: [f32; 5] =
+        [std::f32::consts::LN_2, 0.240_222_83, 0.055_505_592, 0.009_669_661, 0.001_330_02];
 }
 
 /// eˣ⁺ʸ of x + y from −130 to 0, where x may be large and is exact, within 3 units of the last place. NaN stays NaN.
