@@ -89,9 +89,13 @@ pub(super) fn soften<I: Powers<R>, R: Arith, const W: usize>(
     sum: &mut [R],
     factors: &mut [R; W],
 ) {
+    const { assert!(W.is_multiple_of(TWO * I::N)) };
     for at in (0..lanes).step_by(TWO * I::N) {
         let places = [at, at + I::N];
-        let old = places.map(|at| I::load(&max[at..]));
+        let mut old = [I::splat(R::ZERO); TWO];
+        for v in 0..TWO {
+            old[v] = I::load(&max[places[v]..]);
+        }
         let mut new = old;
         for s in s.chunks_exact(W) {
             for v in 0..TWO {
@@ -101,11 +105,12 @@ pub(super) fn soften<I: Powers<R>, R: Arith, const W: usize>(
         for v in 0..TWO {
             I::store(new[v], &mut max[places[v]..]);
         }
-        let bases = places.map(|at| {
-            let mut bases = [R::ZERO; LANES];
-            bases.iter_mut().zip(&max[at..][..I::N]).for_each(|(b, &max)| *b = base(max));
-            I::load(&bases)
-        });
+        let mut bases = old;
+        for v in 0..TWO {
+            let mut numbers = [R::ZERO; LANES];
+            numbers.iter_mut().zip(&max[places[v]..][..I::N]).for_each(|(number, &max)| *number = base(max));
+            bases[v] = I::load(&numbers);
+        }
         let mut sums = [I::splat(R::ZERO); TWO];
         for s in s.chunks_mut(STEP * W) {
             let mut part = [I::splat(R::ZERO); TWO];

@@ -51,7 +51,7 @@ impl Kernel<Gemm> for Avx2CodeTiles {
         let cycle = match (set(variant), p.b.dtype().bits()) {
             (Set::Vnni, _) => 64.0,
             (_, 4) => 40.0,
-            _ => 24.0,
+            _ => 27.0,
         };
         let clock = caps.clock_hz.max(1e9) * f64::from(caps.units.max(1));
         let products = f64::from(p.batch) * f64::from(p.m) * f64::from(p.n) * f64::from(p.k);

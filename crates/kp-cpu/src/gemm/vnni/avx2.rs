@@ -1,15 +1,14 @@
-//! The loops of [`super::tile`] and [`super::pack`] for processors that have AVX2 and no AVX-512: the same panels, sixteen columns
-//! at a time.
+//! The loops of [`super::tile`] and [`super::pack`] for processors that have AVX2 and no AVX-512, sixteen columns at a time.
 //!
 //! ```text
-//!    A, rows of codes        B, panel          a step: four elements of k
-//!   ┌────────────┐          ┌─┬───────┐
-//! R │ 4 │ 4 │ …  │        k │ │       │  16 of 64 columns, each one's four bytes side by side: R × 2 vectors of sums
-//!   └────────────┘          └─┴───────┘
+//!    A, rows of codes        B, a quarter of a panel     a step: four bytes of each row and column, which are four elements of k, or two
+//!   ┌────────────┐          ┌───────┐
+//! R │ 4 │ 4 │ …  │        k │       │  16 of 64 columns, the steps of which lie line behind line: R × 2 vectors of sums
+//!   └────────────┘          └───────┘
 //! ```
-//! With AVX-VNNI rows are bytes. Without it they are words, of each four codes the first and the third, then the others: products
+//! With AVX-VNNI both sides are bytes. Without it they are words, of each four codes the first and the third, then the others: products
 //! of pairs of words are exact, where those of pairs of bytes are not. By columns of four bits they are, and so small that 16 bits
-//! hold those of four steps: rows are bytes, and half as many instructions multiply them.
+//! hold those of four steps: both sides are bytes, and half as many instructions multiply them.
 
 use super::tile::{Loops, Rows, Segments};
 use crate::gemm::{
@@ -41,12 +40,14 @@ const VECTORS: usize = 2;
 /// Lanes of a vector.
 const LANES: usize = 8;
 
-/// Bytes of a step of a panel.
-const STEP_BYTES: usize = 4 * PANEL;
+/// Bytes of a step of sixteen columns, and of a panel; of a row.
+const STEP_BYTES: usize = 4 * COLUMNS;
+const PANEL_BYTES: usize = 4 * PANEL;
+const ROW_BYTES: usize = 4;
 
 /// How products are added.
 trait Step {
-    /// Bytes of a code in rows of A.
+    /// Bytes of a code.
     const CODE: usize;
 
     /// Rows of which there are registers for the sums.
@@ -84,23 +85,17 @@ impl Step for Vnni {
 
 impl Step for Plain {
     const CODE: usize = 2;
-    const ROWS: usize = 3;
+    const ROWS: usize = 6;
 
     #[inline(always)]
     unsafe fn step<const R: usize>(tile: &mut [[__m256i; VECTORS]; R], row: *const u8, ld: usize, panel: *const u8) {
         // SAFETY: the caller's promise.
         unsafe {
             let b: [__m256i; VECTORS] = [load(panel), load(panel.add(32))];
-            // Not by `map`, whose closure would be compiled without the features.
-            let low = _mm256_set1_epi16(0xff);
-            let even = [_mm256_and_si256(b[0], low), _mm256_and_si256(b[1], low)];
-            let odd = [_mm256_srli_epi16::<8>(b[0]), _mm256_srli_epi16::<8>(b[1])];
             for (r, tile) in tile.iter_mut().enumerate() {
-                for (place, b) in [even, odd].into_iter().enumerate() {
-                    let a = row.add(r * ld + 4 * place).cast::<i32>().read_unaligned();
-                    for (tile, b) in tile.iter_mut().zip(b) {
-                        *tile = _mm256_add_epi32(*tile, _mm256_madd_epi16(b, _mm256_set1_epi32(a)));
-                    }
+                let a = _mm256_set1_epi32(row.add(r * ld).cast::<i32>().read_unaligned());
+                for (tile, b) in tile.iter_mut().zip(b) {
+                    *tile = _mm256_add_epi32(*tile, _mm256_madd_epi16(b, a));
                 }
             }
         }
@@ -125,7 +120,7 @@ impl Step for Narrow {
                 let panel = panel.add(s * STEP_BYTES);
                 let b: [__m256i; VECTORS] = [load(panel), load(panel.add(32))];
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    let a = _mm256_set1_epi32(row.add(r * ld + 4 * s).cast::<i32>().read_unaligned());
+                    let a = _mm256_set1_epi32(row.add(r * ld + ROW_BYTES * s).cast::<i32>().read_unaligned());
                     for (sum, b) in sums.iter_mut().zip(b) {
                         *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(b, a));
                     }
@@ -225,10 +220,10 @@ unsafe fn scaled<S: Step, const R: usize>(a: Rows<'_>, b: &[u8], by: Segments<'_
 #[expect(clippy::needless_range_loop, reason = "one index serves sums and registers")]
 #[inline(always)]
 unsafe fn whole_of<S: Step, const R: usize>(row: usize, a: Rows<'_>, b: &[u8], first: bool, sums: &mut [i32]) {
-    let steps = b.len() / STEP_BYTES;
+    let steps = b.len() / PANEL_BYTES;
     let codes = start::<S, R>(row, a, steps);
     let sums = &mut sums[row * PANEL..][..R * PANEL];
-    for column in (0..PANEL).step_by(COLUMNS) {
+    for (column, b) in (0..PANEL).step_by(COLUMNS).zip(b.chunks_exact(steps.max(1) * STEP_BYTES)) {
         // SAFETY: the caller's promise; sixteen sums of each row, and steps of each and of the panel, as asserted.
         unsafe {
             let mut tile = [[_mm256_setzero_si256(); VECTORS]; R];
@@ -240,7 +235,7 @@ unsafe fn whole_of<S: Step, const R: usize>(row: usize, a: Rows<'_>, b: &[u8], f
                     }
                 }
             }
-            add::<S, R>(&mut tile, codes, a.ld, b.as_ptr().add(4 * column), steps);
+            add::<S, R>(&mut tile, codes, a.ld, b.as_ptr(), steps);
             for r in 0..R {
                 for v in 0..VECTORS {
                     _mm256_storeu_si256(sums.as_mut_ptr().add(place(r, v)).cast(), tile[r][v]);
@@ -256,19 +251,20 @@ unsafe fn whole_of<S: Step, const R: usize>(row: usize, a: Rows<'_>, b: &[u8], f
 /// As that.
 #[inline(always)]
 unsafe fn scaled_of<S: Step, const R: usize>(row: usize, a: Rows<'_>, b: &[u8], by: Segments<'_>, sums: &mut [f32]) {
-    let steps = b.len() / STEP_BYTES;
+    let steps = b.len() / PANEL_BYTES;
     let codes = start::<S, R>(row, a, steps);
-    let segments = steps.div_ceil(by.steps);
-    assert!(by.steps.is_multiple_of(S::STEPS), "segments of whole calls");
+    let of_segment = by.steps * S::CODE;
+    let segments = steps.div_ceil(of_segment);
+    assert!(of_segment.is_multiple_of(S::STEPS), "segments of whole calls");
     let sums = &mut sums[row * PANEL..][..R * PANEL];
     // Asked at run time, to have fewer loops.
     let (vary, shifted) = (!by.row_scales.is_empty(), !by.zeros.is_empty());
     assert!(by.scales.len() >= segments * PANEL && (!shifted || by.zeros.len() >= segments * PANEL), "scales");
     assert!(by.taken.len() >= (row + R - 1) * by.ld + segments, "sums of rows");
     assert!(!vary || by.row_scales.len() >= (row + R - 1) * by.ld + segments, "scales of rows");
-    for column in (0..PANEL).step_by(COLUMNS) {
+    for (column, b) in (0..PANEL).step_by(COLUMNS).zip(b.chunks_exact(steps.max(1) * STEP_BYTES)) {
         for s in 0..segments {
-            let some = s * by.steps..((s + 1) * by.steps).min(steps);
+            let some = s * of_segment..((s + 1) * of_segment).min(steps);
             let of_row = |r: usize| (row + r) * by.ld + s;
             // SAFETY: the caller's promise; of all lists, rows and the panel as much is there as was asserted.
             unsafe {
@@ -279,8 +275,8 @@ unsafe fn scaled_of<S: Step, const R: usize>(row: usize, a: Rows<'_>, b: &[u8], 
                         *tile = [_mm256_set1_epi32(taken(r) as i32); VECTORS];
                     }
                 }
-                let (codes, panel) = (codes.add(some.start * 4 * S::CODE), b.as_ptr().add(some.start * STEP_BYTES));
-                add::<S, R>(&mut tile, codes, a.ld, panel.add(4 * column), some.len());
+                let (codes, panel) = (codes.add(some.start * ROW_BYTES), b.as_ptr().add(some.start * STEP_BYTES));
+                add::<S, R>(&mut tile, codes, a.ld, panel, some.len());
                 for v in 0..VECTORS {
                     let at = column + v * LANES;
                     let scale = _mm256_loadu_ps(by.scales.as_ptr().add(s * PANEL + at));
@@ -325,7 +321,7 @@ unsafe fn add<S: Step, const R: usize>(
 ) {
     for s in (0..steps).step_by(S::STEPS) {
         // SAFETY: passed on; steps are whole calls.
-        unsafe { S::step(tile, row.add(s * 4 * S::CODE), ld, panel.add(s * STEP_BYTES)) };
+        unsafe { S::step(tile, row.add(s * ROW_BYTES), ld, panel.add(s * STEP_BYTES)) };
     }
 }
 
@@ -335,7 +331,7 @@ unsafe fn add<S: Step, const R: usize>(
 /// If they are not there, or not whole calls.
 fn start<S: Step, const R: usize>(row: usize, a: Rows<'_>, steps: usize) -> *const u8 {
     assert!(steps.is_multiple_of(S::STEPS), "whole calls");
-    assert!((row + R - 1) * a.ld + 4 * S::CODE * steps <= a.codes.len(), "{R} rows of {steps} steps");
+    assert!((row + R - 1) * a.ld + ROW_BYTES * steps <= a.codes.len(), "{R} rows of {steps} steps");
     a.codes[row * a.ld..].as_ptr()
 }
 
@@ -347,7 +343,7 @@ unsafe fn load(at: *const u8) -> __m256i {
     unsafe { _mm256_loadu_si256(at.cast()) }
 }
 
-/// [`super::pack::pack`] of contiguous columns.
+/// [`super::pack::pack`] of contiguous columns, a panel of them, whose codes become as many `bytes`: `out` is what the loops get.
 ///
 /// # Panics
 /// If `out` is short.
@@ -357,17 +353,17 @@ pub(crate) fn pack(
     batch: usize,
     columns: Range<usize>,
     inner: Range<usize>,
-    width: usize,
+    bytes: usize,
     lift: &Lift,
     out: &mut [u8],
 ) {
     let bits = b.matrix.dtype().bits() as usize;
     let lines = (inner.len() * bits).div_ceil(512);
-    let out = &mut out[..lines * 16 * (8 / bits) * width * 4];
+    let quarter = out.len() / (PANEL / COLUMNS);
     // SAFETY: the feature is that of this function.
     let lifting = unsafe { Lifting::new(lift) };
     let of_columns = Codes::of(b, batch, inner);
-    for first in (0..width).step_by(LANES) {
+    for first in (0..PANEL).step_by(LANES) {
         let mut all: [&[u8]; LANES] = [&[]; LANES];
         for (codes, o) in all.iter_mut().zip(columns.start + first..columns.end) {
             *codes = of_columns.column(o);
@@ -387,14 +383,18 @@ pub(crate) fn pack(
             }
             for (i, codes) in transposed(rows).into_iter().enumerate() {
                 let mut put = |step: usize, codes: __m256i| {
-                    let out = &mut out[(step * width + first) * 4..][..32];
+                    let out = &mut out[first / COLUMNS * quarter + step * STEP_BYTES + first % COLUMNS * 4..][..32];
                     // SAFETY: 32 bytes.
                     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), codes) };
                 };
                 let step = LANES * half + i;
                 // SAFETY: the feature is that of this function.
                 unsafe {
-                    if bits == 8 {
+                    if bytes == 2 {
+                        let codes = lifting.bytes(codes);
+                        put(2 * step, _mm256_and_si256(codes, _mm256_set1_epi16(0xff)));
+                        put(2 * step + 1, _mm256_srli_epi16::<8>(codes));
+                    } else if bits == 8 {
                         put(step, lifting.bytes(codes));
                     } else {
                         let [even, odd] = lifting.four_bits(codes);

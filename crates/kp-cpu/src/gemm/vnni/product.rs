@@ -130,6 +130,11 @@ impl<E: Tail> Tiles<E> {
         self.set.code(self.spec.b.dtype().bits() as usize)
     }
 
+    /// Bytes of a code in panels.
+    fn panel_code(&self) -> usize {
+        if self.set == Set::Avx512 { 1 } else { self.code() }
+    }
+
     /// Bytes of a row of codes: whole steps of 128, and a line more, so that rows do not meet in one set of the cache.
     fn ld(&self) -> usize {
         (self.spec.k as usize).next_multiple_of(128) * self.code() + 64
@@ -157,7 +162,7 @@ impl<E: Tail> Tiles<E> {
         let (width, unit) = (self.panels.width, self.panels.unit());
         let ld = width * unit;
         let finish = GROUP * ld + finish_len(ld) + ROWS + ld;
-        let panel = if self.way == Way::Packed { self.depth * width } else { 0 };
+        let panel = if self.way == Way::Packed { self.depth * width * self.panel_code() } else { 0 };
         [panel, self.way.held(ROWS) * ld, self.deep_segments() * width, 16 * self.deep_segments(), finish]
     }
 
@@ -248,11 +253,12 @@ impl<E: Tail> Tiles<E> {
             let inner = first..(first + self.depth).min(k);
             // Rows hold zeros past their end.
             let len = inner.len().next_multiple_of(128);
+            let panel = &mut panel[..len * width * self.panel_code()];
             // SAFETY: `supports` asked for the features.
             unsafe {
                 match self.set {
                     Set::Avx512 => pack(b, item.b, columns.clone(), inner.clone(), width, &lift, panel),
-                    _ => avx2::pack(b, item.b, columns.clone(), inner.clone(), width, &lift, panel),
+                    _ => avx2::pack(b, item.b, columns.clone(), inner.clone(), self.panel_code(), &lift, panel),
                 }
             }
             let count = len.div_ceil(self.segment);
@@ -292,7 +298,6 @@ impl<E: Tail> Tiles<E> {
                 let some = rows.len() * t / tiles..rows.len() * (t + 1) / tiles;
                 let row = rows.start + some.start;
                 let codes = Rows { codes: &a.codes[row * ld + first * self.code()..], ld };
-                let panel = &panel[..len * width];
                 let sums = &mut sums[4 * some.start * width..4 * some.end * width];
                 match &self.loops {
                     // SAFETY: as above.
