@@ -44,6 +44,8 @@ const FOUND: &[&str] = &[
     "gemm 1x3x16x896 bf16:f32:e2m1 b=panel64x4",
     // Products of whole numbers that f32 does not hold, and what is added to them.
     "grouped_gemm 1x6x16x128 f32:u4@g32/f16z:f32 acc=f32q8 bias=f32 gate=halves residual=bf16",
+    // No groups, so no scales to make ready beforehand, and no scratch for them.
+    "grouped_gemm 0x4x48x640 f16:nf4@g64/f32:bf16 b=col",
     // NaN that arithmetic makes.
     "norm 1x1 bf16:bf16 kind=layer eps=0.0",
     // An infinite number in a row that is divided by eps.

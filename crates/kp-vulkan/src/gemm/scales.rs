@@ -86,7 +86,7 @@ pub(super) struct Scales {
 }
 
 impl Scales {
-    /// Made ready for `p`, if it has the step, its results in scratch from `at`.
+    /// Made ready for `p`, if it has the step and scales to make, its results in scratch from `at`.
     ///
     /// # Errors
     /// `Driver` if the driver refuses the kernel.
@@ -94,9 +94,13 @@ impl Scales {
         let Some(to) = dtype(p) else { return Ok(None) };
         let (format, (cols, _)) = (p.b.format, p.b.format.block());
         let (blocks_across, blocks_down) = format.blocks(p.n, p.k);
+        let all = u64::from(p.batch) * u64::from(blocks_across);
+        // Of no columns or no groups there is no scratch either.
+        if all == 0 {
+            return Ok(None);
+        }
         let build =
             Build { shader: &SCALES, constants: vec![format.has_global().into()], subgroup: Some(device.caps().lanes) };
-        let all = u64::from(p.batch) * u64::from(blocks_across);
         let push = ScalesPush {
             all,
             n: p.n,
