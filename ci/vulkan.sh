@@ -47,8 +47,8 @@ conform --list | sed -n 's/: test$//p' | sed 's|#.*|#|; s|^\([^/]*/[^/]*/[^/ #]*
     grep -Ev '^vulkan/(grouped_)?gemm/agreed/$' | sort | uniq -c | awk '
         # Twentieths of a second that a case takes, most of which is compiling.
         function cost(name) {
-            return name ~ /weights/ ? 110 : name ~ /attention.coopmat#/ ? 60 : name ~ /norm/ ? 40 : \
-                name ~ /coopmat/ ? 25 : name ~ /backward/ ? 14 : 1
+            return name ~ /weights|few_rows/ ? 100 : name ~ /attention.coopmat#/ ? 60 : name ~ /decode|norm/ ? 40 : \
+                name ~ /coopmat/ ? 25 : name ~ /backward|activation|softmax|reduce|agreed/ ? 18 : 1
         }
         $1 < 13 && $2 !~ /coopmat/ { few = few " " $2; next }
         { print $1 * cost($2), $2 }
