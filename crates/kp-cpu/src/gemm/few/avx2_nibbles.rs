@@ -10,15 +10,16 @@
 
 use super::{
     avx2::lanes,
+    avx2_opened::{BREADTH, tiles},
     dots::ask,
     lists::{Columns, List},
 };
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_loadu_si128, _mm256_add_ps, _mm256_and_si256, _mm256_broadcastsi128_si256,
-    _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_permutevar8x32_ps,
-    _mm256_set1_epi8, _mm256_set1_epi32, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_shuffle_epi8, _mm256_slli_epi32,
-    _mm256_srli_epi16, _mm256_sub_ps, _mm256_unpackhi_epi8, _mm256_unpackhi_epi16, _mm256_unpacklo_epi8,
-    _mm256_unpacklo_epi16,
+    __m256, __m256i, _mm_castsi128_ps, _mm_loadl_epi64, _mm_loadu_ps, _mm_loadu_si128, _mm256_add_ps, _mm256_and_si256,
+    _mm256_broadcastsi128_si256, _mm256_castps128_ps256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_mul_ps, _mm256_permutevar8x32_ps, _mm256_set1_epi8, _mm256_set1_epi32,
+    _mm256_setr_epi32, _mm256_setzero_ps, _mm256_shuffle_epi8, _mm256_slli_epi32, _mm256_srli_epi16, _mm256_storeu_ps,
+    _mm256_sub_ps, _mm256_unpackhi_epi8, _mm256_unpackhi_epi16, _mm256_unpacklo_epi8, _mm256_unpacklo_epi16,
 };
 
 /// Elements of a step, and its bytes.
@@ -27,7 +28,7 @@ const BYTES: usize = STEP / 2;
 
 /// Which element of a step lane `lane` of vector `vector` holds, of numbers whose bytes are `whole` or whose upper two are.
 pub(crate) const fn element(whole: bool, vector: usize, lane: usize) -> usize {
-    let (parity, part, which) = (vector / 4, vector / 2 % 2, vector % 2);
+    let (parity, part, which) = (vector / 4, part(vector), vector % 2);
     let (half, i) = (lane / 4, lane % 4);
     // Vectors of one part are of the same eight bytes of each half.
     let byte = if whole { 4 * which + i } else { 2 * i + which };
@@ -57,90 +58,131 @@ impl Table {
     }
 }
 
-/// Adds to `sums` the products of `R` rows `a`, step by step, with one column. It has scales, and if `SHIFTED` zero points: an
-/// entry of the lists for every 16, 32 or 64 elements.
+/// Calls `make` with each step of column `c`: its place, its eight vectors of numbers, not scaled, and the scales of those of the first
+/// part and of the second. If `SHIFTED`, zero points are subtracted. Lists have an entry for every 32 or 64 elements, or 16 if `FINE`.
+///
+/// # Panics
+/// If the lists do not cover the column's steps.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn each_step<const WHOLE: bool, const SHIFTED: bool, const FINE: bool>(
+    table: &Table,
+    columns: &Columns<'_>,
+    c: usize,
+    mut make: impl FnMut(usize, [__m256; 8], [__m256; 2]),
+) {
+    let &Columns { codes, share, scales, zeros, ahead, .. } = columns;
+    let codes = codes[c];
+    let (whole, rest) = codes.as_chunks::<BYTES>();
+    let entries = STEP / share;
+    columns.check(codes.len().div_ceil(BYTES) * entries);
+    assert!(if FINE { share == 16 } else { matches!(share, 32 | 64) }, "entries for {share}");
+    assert!(!scales.is_empty() && SHIFTED != zeros.is_empty(), "lists of what four bits have");
+    let tables = table.load();
+    let spread = spread(entries);
+    let mut last = [[0; BYTES]];
+    let mut ends = &last[..0];
+    if !rest.is_empty() {
+        last[0][..rest.len()].copy_from_slice(rest);
+        ends = &last;
+    }
+    for (first, steps) in [(0, whole), (whole.len(), ends)] {
+        for (s, codes) in (first..).zip(steps) {
+            ask(codes.as_ptr().wrapping_add(ahead), 64);
+            let shared = |lists: &[List]| {
+                let entry = lists[c].as_ptr().wrapping_add(s * entries);
+                // SAFETY: the list goes on for so long. No more is read, since what was written in parts a moment ago would be waited for.
+                let entries =
+                    unsafe { if FINE { _mm_loadu_ps(entry) } else { _mm_castsi128_ps(_mm_loadl_epi64(entry.cast())) } };
+                let entries = _mm256_castps128_ps256(entries);
+                let first = _mm256_permutevar8x32_ps(entries, spread[0]);
+                [first, if FINE { _mm256_permutevar8x32_ps(entries, spread[1]) } else { first }]
+            };
+            let low = _mm256_set1_epi8(15);
+            // SAFETY: as many bytes.
+            let codes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
+            let even = numbers::<WHOLE>(&tables, _mm256_and_si256(codes, low));
+            let odd = numbers::<WHOLE>(&tables, _mm256_and_si256(_mm256_srli_epi16::<4>(codes), low));
+            let mut numbers = [even[0], even[1], even[2], even[3], odd[0], odd[1], odd[2], odd[3]];
+            if SHIFTED {
+                let zero = shared(zeros);
+                for (v, number) in numbers.iter_mut().enumerate() {
+                    *number = _mm256_sub_ps(*number, zero[part(v)]);
+                }
+            }
+            make(s, numbers, shared(scales));
+        }
+    }
+}
+
+/// Which part of each half of a step vector `vector` is of.
+pub(super) const fn part(vector: usize) -> usize {
+    vector / 2 % 2
+}
+
+/// Adds to `sums` the products of `R` rows `a`, step by step, with one column, whose numbers are as [`each_step`] makes them.
 ///
 /// # Panics
 /// If `a` or the lists do not cover the column's steps.
-#[expect(clippy::needless_range_loop, reason = "one index serves several arrays of registers")]
 #[target_feature(enable = "avx2,fma")]
-pub(crate) fn nibbles<const WHOLE: bool, const SHIFTED: bool, const R: usize>(
+pub(crate) fn nibbles<const WHOLE: bool, const SHIFTED: bool, const FINE: bool, const R: usize>(
     table: &Table,
     a: &[f32],
     columns: &Columns<'_>,
+    _: &mut [f32],
     sums: &mut [f32],
 ) {
-    let &Columns { codes, share, scales, zeros, ahead, .. } = columns;
-    let codes = codes[0];
-    let steps = codes.len().div_ceil(BYTES);
-    let entries = STEP / share;
-    columns.check(steps * entries);
-    assert!(matches!(share, 16 | 32 | 64), "entries for {share}");
-    assert!(!scales.is_empty() && SHIFTED != zeros.is_empty(), "lists of what four bits have");
-    let a = &a[..steps * R * STEP];
-    let tables = table.load();
-    let spread = spread(entries);
-    // A row or four have twice as many sums, so that fewer multiply-adds wait for the one before.
-    let chains = const { if R == 8 { 1 } else { 2 } };
-    let mut totals = [[_mm256_setzero_ps(); R]; 2];
-    let mut last = [0; BYTES];
-    for s in 0..steps {
-        let rest = &codes[s * BYTES..];
-        let mut start = rest.as_ptr();
-        if rest.len() < BYTES {
-            last[..rest.len()].copy_from_slice(rest);
-            start = last.as_ptr();
-        } else if s % 2 == 0 {
-            ask(start.wrapping_add(ahead), 64);
-        }
-        let entry = |lists: &[List]| lists[0].as_ptr().wrapping_add(s * entries);
-        // SAFETY: a step of codes is there, of A and of lists, as asserted.
-        unsafe {
-            let shared = |lists: &[List]| {
-                let entries = _mm256_loadu_ps(entry(lists));
-                spread.map(|spread| _mm256_permutevar8x32_ps(entries, spread))
-            };
-            let scale = shared(scales);
-            let zero = if SHIFTED { shared(zeros) } else { [_mm256_setzero_ps(); 2] };
-            let mut of_step = if R == 1 { [[_mm256_setzero_ps(); R]; 2] } else { totals };
-            let low = _mm256_set1_epi8(15);
-            let codes = _mm256_loadu_si256(start.cast());
-            for parity in 0..2 {
-                let codes = _mm256_and_si256(if parity == 0 { codes } else { _mm256_srli_epi16::<4>(codes) }, low);
-                let numbers = numbers::<WHOLE>(&tables, codes);
-                for i in 0..4 {
-                    let part = i / 2;
-                    let mut number = numbers[i];
-                    if SHIFTED {
-                        number = _mm256_sub_ps(number, zero[part]);
-                    }
-                    // One row's sums are scaled instead.
-                    if R > 1 {
-                        number = _mm256_mul_ps(number, scale[part]);
-                    }
-                    for r in 0..R {
-                        let a = _mm256_loadu_ps(a.as_ptr().add(((s * 8 + 4 * parity + i) * R + r) * 8));
-                        let sum = &mut of_step[part % chains][r];
-                        *sum = _mm256_fmadd_ps(number, a, *sum);
-                    }
-                }
+    let a = &a[..columns.codes[0].len().div_ceil(BYTES) * R * STEP];
+    let mut totals = [[_mm256_setzero_ps(); 2]; R];
+    each_step::<WHOLE, SHIFTED, FINE>(table, columns, 0, |s, numbers, scale| {
+        for (r, totals) in totals.iter_mut().enumerate() {
+            // SAFETY: A has the step, as asserted.
+            let a = |v: usize| unsafe { _mm256_loadu_ps(a.as_ptr().add(((s * 8 + v) * R + r) * 8)) };
+            // One row's sums are scaled instead of the numbers.
+            let mut some = [_mm256_mul_ps(numbers[0], a(0)), _mm256_mul_ps(numbers[2], a(2))];
+            for v in [1, 3, 4, 5, 6, 7] {
+                some[part(v)] = _mm256_fmadd_ps(numbers[v], a(v), some[part(v)]);
             }
-            if R == 1 {
+            if FINE {
                 for part in 0..2 {
-                    totals[part][0] = _mm256_fmadd_ps(of_step[part][0], scale[part], totals[part][0]);
+                    totals[part] = _mm256_fmadd_ps(some[part], scale[part], totals[part]);
                 }
             } else {
-                totals = of_step;
+                totals[0] = _mm256_fmadd_ps(_mm256_add_ps(some[0], some[1]), scale[0], totals[0]);
             }
         }
+    });
+    for (sum, totals) in sums[..R].iter_mut().zip(totals) {
+        let zero = _mm256_setzero_ps();
+        *sum += lanes(&[_mm256_add_ps(totals[0], totals[1]), zero, zero, zero])[0];
     }
-    for (first, sums) in sums[..R].chunks_mut(4).enumerate() {
-        let four = std::array::from_fn(|i| {
-            let r = 4 * first + i;
-            if r < R { _mm256_add_ps(totals[0][r], totals[1][r]) } else { _mm256_setzero_ps() }
+}
+
+/// The same with [`BREADTH`] columns, whose numbers are put into `room` before they are multiplied.
+///
+/// # Panics
+/// If `a`, `room` or the lists do not cover the columns' steps, or columns differ in length.
+#[target_feature(enable = "avx2,fma")]
+pub(crate) fn opened<const WHOLE: bool, const SHIFTED: bool, const FINE: bool, const R: usize>(
+    table: &Table,
+    a: &[f32],
+    columns: &Columns<'_>,
+    room: &mut [f32],
+    sums: &mut [f32],
+) {
+    let len = columns.codes[0].len().div_ceil(BYTES) * STEP;
+    let room = &mut room[..BREADTH * len];
+    for c in 0..BREADTH {
+        let room = &mut room[c * len..(c + 1) * len];
+        each_step::<WHOLE, SHIFTED, FINE>(table, columns, c, |s, numbers, scale| {
+            let out = &mut room[s * STEP..(s + 1) * STEP];
+            for (v, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                // SAFETY: eight numbers.
+                unsafe { _mm256_storeu_ps(out.as_mut_ptr(), _mm256_mul_ps(numbers[v], scale[part(v)])) };
+            }
         });
-        sums.iter_mut().zip(lanes(&four)).for_each(|(sum, more)| *sum += more);
     }
+    tiles::<R>(a, room, 1.0, sums);
 }
 
 /// The 32 numbers of as many codes, a byte each.

@@ -5,6 +5,7 @@ pub(crate) mod avx2_byte_lanes;
 pub(crate) mod avx2_bytes;
 pub(crate) mod avx2_lanes;
 pub(crate) mod avx2_nibbles;
+pub(crate) mod avx2_opened;
 pub(crate) mod avx2_panels;
 pub(crate) mod avx2_shares;
 pub(crate) mod byte_dots;

@@ -106,6 +106,8 @@ impl<E: Tail, L: Loops> Dots<E> for Numbers<L> {
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
         let (step_len, k) = (self.step(), self.spec.k as usize);
         let a = Disjoint::of(&mut numbers_mut::<f32>(a)[..self.steps() * step_len]);
+        let elements: [usize; MOST_STEP] =
+            std::array::from_fn(|place| if place < L::STEP { self.loops.element(place) } else { 0 });
         threads::for_each(self.steps(), |step| {
             // SAFETY: each step once.
             let out = unsafe { a.part(step * step_len..(step + 1) * step_len) };
@@ -117,8 +119,10 @@ impl<E: Tail, L: Loops> Dots<E> for Numbers<L> {
                     product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Applied, line);
                 }
                 let parts = out.chunks_exact_mut(L::TOGETHER).skip(row).step_by(self.loops.shape().0);
-                for (place, out) in parts.flatten().enumerate() {
-                    *out = line[self.loops.element(place)];
+                for (out, elements) in parts.zip(elements.chunks_exact(L::TOGETHER)) {
+                    for (out, &element) in out.iter_mut().zip(elements) {
+                        *out = line[element % MOST_STEP];
+                    }
                 }
             }
         });
