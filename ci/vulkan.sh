@@ -42,18 +42,27 @@ fi
 # Whether variants of products agree to the bit is left to a card: each problem compiles all of them again, 450 s of processor time.
 echo "left out here: vulkan/gemm/agreed, vulkan/grouped_gemm/agreed"
 # The kernels and chapters, the longest first, small ones together. Each has a process of its own, as many at a time as there are cores:
-# in one process most of the driver's work waits for itself, whatever the number of threads.
+# in one process most of the driver's work waits for itself, whatever the number of threads. Most of it is compiling, so the driver
+# optimizes only what is run for longer, or becomes smaller by it.
+chapter() {
+    GALLIVM_PERF=$1 $KP_LAVAPIPE "$conformance" --quiet --test-threads 1 "${@:2}"
+}
+export -f chapter
+export conformance KP_LAVAPIPE
 conform --list | sed -n 's/: test$//p' | sed 's|#.*|#|; s|^\([^/]*/[^/]*/[^/ #]*/\).*|\1|; s|^\([^/]*/[^/]*/\)[^/]* .*|\1|' |
     grep -Ev '^vulkan/(grouped_)?gemm/agreed/$' | sort | uniq -c | awk '
-        # Twentieths of a second that a case takes, most of which is compiling.
+        # Hundredths of a second that a case takes.
         function cost(name) {
-            return name ~ /weights|few_rows/ ? 100 : name ~ /attention.coopmat#/ ? 60 : name ~ /decode|norm/ ? 40 : \
-                name ~ /coopmat/ ? 25 : name ~ /backward|activation|softmax|reduce|agreed/ ? 18 : 1
+            return name ~ /weights/ ? 330 : name ~ /attention.coopmat#/ ? 260 : name ~ /few_rows/ ? 160 : name ~ /decode|norm/ ? 120 : \
+                name ~ /coopmat/ ? 40 : name ~ /backward|activation|softmax|reduce|agreed/ ? 35 : name ~ /quantize|grouped/ ? 14 : 7
+        }
+        function optimized(name) {
+            return name ~ /simt#|weights|attention.coopmat#/ ? "none" : "nopt"
         }
         $1 < 13 && $2 !~ /coopmat/ { few = few " " $2; next }
-        { print $1 * cost($2), $2 }
-        END { print 1000, few }' |
-    sort -rn | cut -d ' ' -f 2- | xargs -P "$(nproc)" -L 1 $KP_LAVAPIPE "$conformance" --quiet --test-threads 1
+        { print $1 * cost($2), optimized($2), $2 }
+        END { print 5000, "nopt", few }' |
+    sort -rn | cut -d ' ' -f 2- | xargs -P "$(nproc)" -L 1 bash -c 'chapter "$@"' chapter
 $KP_LAVAPIPE "$random" --list | sed -n 's/: test$//p' |
     xargs -P "$(nproc)" -n 1 $KP_LAVAPIPE "$random" --quiet --exact
 KP_VULKAN_VALIDATION=1 conform --test-threads "$(nproc)" vulkan/memory vulkan/queues vulkan/capture vulkan/threads
