@@ -298,14 +298,32 @@ impl fmt::Display for Nanos {
     }
 }
 
-/// FNV-1a of a kernel's source, computed while compiling.
+/// What tells a kernel's source from others, computed while compiling.
+///
+/// Sixteen bytes at a time: the compiler interprets each step, and one a byte took it a fifth of all its time for a backend. Each step
+/// takes different bytes to different sums, whatever was before.
 pub const fn source_hash(source: &[u8]) -> u64 {
-    let (mut hash, mut i) = (0xcbf2_9ce4_8422_2325_u64, 0);
-    while i < source.len() {
-        hash = (hash ^ source[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+    let (words, rest) = source.as_chunks::<16>();
+    let (mut last, mut i) = ([0; 16], 0);
+    while i < rest.len() {
+        last[i] = rest[i];
         i += 1;
     }
-    hash
+    // Its length, since zeros that fill the last word are no part of it.
+    let mut hash = mixed(u128::from_le_bytes(last) ^ (source.len() as u128) << 64);
+    i = 0;
+    while i < words.len() {
+        hash = mixed(hash.rotate_left(59) ^ u128::from_le_bytes(words[i]));
+        i += 1;
+    }
+    hash as u64
+}
+
+/// One of as many sums as there are, whose lower half depends on every bit.
+const fn mixed(bits: u128) -> u128 {
+    // An odd number without pattern: the fraction of the golden ratio.
+    let bits = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    bits ^ bits >> 64
 }
 
 #[cfg(test)]
@@ -324,8 +342,19 @@ mod tests {
     }
 
     #[test]
-    fn source_hash_is_fnv1a() {
-        // The published test vector of 64-bit FNV-1a for "foobar".
-        assert_eq!(source_hash(b"foobar"), 0x8594_4171_f739_67e8);
+    fn one_bit_and_the_length_of_a_source_tell() {
+        let source: Vec<u8> = (0..100_u8).map(|i| i.wrapping_mul(37)).collect();
+        let mut hashes = std::collections::HashSet::new();
+        for len in 0..=source.len() {
+            assert!(hashes.insert(source_hash(&source[..len])), "the first {len} bytes");
+        }
+        assert!(hashes.insert(source_hash(&[0; 16])) && hashes.insert(source_hash(&[0; 17])), "zeros");
+        for bit in 0..8 * source.len() {
+            let mut other = source.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert!(hashes.insert(source_hash(&other)), "bit {bit}");
+        }
+        // On every machine the same, since files of wisdom travel.
+        assert_eq!(source_hash(b"foobar"), 0x904b_d976_b863_d701);
     }
 }
