@@ -13,7 +13,8 @@
 
 use super::{
     chunk::Inputs,
-    fours::{CHUNK, Chunk, FOUR, LD, Numbers, Order, arrange, settle, together},
+    fours::{CHUNK, Chunk, FOUR, LD, Numbers, arrange, settle, together},
+    order::Order,
     places::{Dims, Places, Rows, lse_index},
     plan::SOURCES,
     product::LANES,
@@ -45,6 +46,7 @@ pub(super) const DECODE: u64 = SOURCES
     ^ source_hash(include_bytes!("decode.rs"))
     ^ source_hash(include_bytes!("fours.rs")).rotate_left(1)
     ^ source_hash(include_bytes!("widened.rs")).rotate_left(2)
+    ^ source_hash(include_bytes!("order.rs")).rotate_left(3)
     ^ source_hash(include_bytes!("ahead.rs")).rotate_left(4);
 
 /// Bytes that the rows of a step have at most, of all heads that are read together.

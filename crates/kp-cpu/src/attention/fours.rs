@@ -2,6 +2,7 @@
 
 use super::{
     ahead::{Ahead, Lines},
+    order::Order,
     paired::{Bf16Pairs, E4m3Pairs, E5m2Pairs, Paired},
     places::{Dims, Source},
     product::LANES,
@@ -9,9 +10,14 @@ use super::{
     turn::Turns,
     widened::{Bf16s, E4m3s, E5m2s, F16s, F32s, Widened},
 };
-use crate::{caps, memory::numbers_mut, numbers, simd::widen::Widen};
+use crate::{
+    caps,
+    memory::numbers_mut,
+    numbers,
+    simd::{Work, widen::Widen},
+};
 use kp_hal::DType;
-use std::ops::Range;
+use std::{marker::PhantomData, ops::Range};
 
 /// Keys whose scores are in cache at one time: sixteen pages of sixteen rows of 256 bytes.
 pub(super) const CHUNK: usize = 256;
@@ -27,9 +33,6 @@ pub(super) const EIGHT: usize = 8;
 /// Rows of the query that meet them in registers.
 const TOGETHER: usize = 4;
 
-/// Bytes of a page, within which a processor fetches ahead.
-pub(super) const PAGE: usize = 4096;
-
 /// How far ahead of a step the first cache is asked for memory, in bytes: 8 to 32 kilobytes are alike on Zen 5, one is too little.
 const AHEAD: usize = 8 << 10;
 
@@ -38,67 +41,6 @@ const FAR_AHEAD: usize = 64 << 10;
 
 /// The same in rows, at most.
 const AHEAD_ROWS: usize = 128;
-
-/// In which order the rows of a chunk are read.
-#[derive(Clone, Copy)]
-pub(super) struct Order {
-    keys: usize,
-    /// Keys of a step: some in turn; or sixteen, as far apart as they can be.
-    wide: usize,
-    apart: usize,
-}
-
-impl Order {
-    pub(super) fn in_turn(keys: usize, wide: usize) -> Self {
-        Self { keys, wide, apart: 1 }
-    }
-
-    /// Rows of a page or more are of sixteen pages as they come.
-    pub(super) fn of_pages(keys: usize, row_bytes: usize) -> Self {
-        Self { keys, wide: LANES, apart: if row_bytes < PAGE { keys.div_ceil(LANES) } else { 1 } }
-    }
-
-    fn steps(&self) -> usize {
-        if self.apart == 1 { self.keys.div_ceil(self.wide) } else { self.apart }
-    }
-
-    /// The places of a step's keys.
-    fn places(&self, step: usize) -> Range<usize> {
-        step * self.wide..(step + 1) * self.wide
-    }
-
-    /// The places of all steps, and with those up to whole vectors.
-    fn end(&self) -> usize {
-        self.steps() * self.wide
-    }
-
-    pub(super) fn all(&self) -> usize {
-        self.end().next_multiple_of(LANES)
-    }
-
-    /// Which of the chunk's keys has a place, unless it is past the last one.
-    #[inline(always)]
-    pub(super) fn key(&self, place: usize) -> usize {
-        if self.apart == 1 { place } else { place % self.wide * self.apart + place / self.wide }
-    }
-
-    /// The place of a key.
-    #[inline(always)]
-    fn place(&self, key: usize) -> usize {
-        if self.apart == 1 { key } else { key % self.apart * self.wide + key / self.apart }
-    }
-
-    /// How many of the places from `place` to the end of its step have keys: the first ones.
-    #[inline(always)]
-    pub(super) fn count(&self, place: usize) -> usize {
-        if self.apart == 1 {
-            self.keys.saturating_sub(place)
-        } else {
-            let (step, lane) = (place / self.wide, place % self.wide);
-            self.keys.saturating_sub(step).div_ceil(self.apart).saturating_sub(lane)
-        }
-    }
-}
 
 /// Some keys of a sequence, at most [`CHUNK`], in heads of K and V that are read together.
 pub(super) struct Chunk<'c, 'a> {
@@ -295,8 +237,10 @@ impl<'c, 'a> Chunk<'c, 'a> {
             as_pairs!(self.k.rows.dtype, Rows => self.scores_by::<Rows, true, { Rows::TOGETHER }>(q, room, s));
         } else {
             match self.order.wide {
-                TWO => self.scores_by::<Widened<I, F32s>, true, TWO>(q, room, s),
-                _ => as_numbers!(self.k, Codes LIE => self.scores_by::<Widened<I, Codes>, LIE, FOUR>(q, room, s)),
+                TWO => I::run(Meeting::<Widened<I, F32s>, true, TWO, false>::new(self, room, q, s)),
+                _ => as_numbers!(self.k, Codes LIE => {
+                    I::run(Meeting::<Widened<I, Codes>, LIE, FOUR, false>::new(self, room, q, s));
+                }),
             }
         }
         self.scale::<I>(self.k, factor, s);
@@ -315,8 +259,10 @@ impl<'c, 'a> Chunk<'c, 'a> {
             });
         } else {
             match self.order.wide {
-                TWO => self.add_values_by::<Widened<I, F32s>, true, TWO>(s, room, acc),
-                _ => as_numbers!(self.v, Codes LIE => self.add_values_by::<Widened<I, Codes>, LIE, FOUR>(s, room, acc)),
+                TWO => I::run(Meeting::<Widened<I, F32s>, true, TWO, true>::new(self, room, s, acc)),
+                _ => as_numbers!(self.v, Codes LIE => {
+                    I::run(Meeting::<Widened<I, Codes>, LIE, FOUR, true>::new(self, room, s, acc));
+                }),
             }
         }
     }
@@ -457,6 +403,36 @@ impl<'c, 'a> Chunk<'c, 'a> {
                     }
                 }
             }
+        }
+    }
+}
+
+/// One way in which rows of a chunk meet those of a query, not inlined: the compiler took a sixth of its time for this crate where all
+/// of them were one function.
+struct Meeting<'m, 'c, 'a, M, const LIE: bool, const N: usize, const ADDS: bool> {
+    chunk: &'m Chunk<'c, 'a>,
+    room: &'m mut [u8],
+    /// Rows of Q and their scores; or, if it `ADDS`, those and rows of sums.
+    from: &'m [f32],
+    to: &'m mut [f32],
+    by: PhantomData<fn() -> M>,
+}
+
+impl<'m, 'c, 'a, M, const LIE: bool, const N: usize, const ADDS: bool> Meeting<'m, 'c, 'a, M, LIE, N, ADDS> {
+    #[inline(always)]
+    fn new(chunk: &'m Chunk<'c, 'a>, room: &'m mut [u8], from: &'m [f32], to: &'m mut [f32]) -> Self {
+        Self { chunk, room, from, to, by: PhantomData }
+    }
+}
+
+impl<M: Meets, const LIE: bool, const N: usize, const ADDS: bool> Work for Meeting<'_, '_, '_, M, LIE, N, ADDS> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { chunk, room, from, to, .. } = self;
+        if ADDS {
+            chunk.add_values_by::<M, LIE, N>(from, room, to);
+        } else {
+            chunk.scores_by::<M, LIE, N>(from, room, to);
         }
     }
 }

@@ -19,6 +19,7 @@ mod dots;
 mod fours;
 pub(crate) mod machine;
 #[cfg(target_arch = "x86_64")]
+mod order;
 mod paired;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
