@@ -19,6 +19,7 @@ const HEIGHT: usize = 4;
 ///
 /// # Panics
 /// If `a` does not cover the columns, or `sums` are few.
+#[expect(clippy::needless_range_loop, reason = "one index serves several arrays of registers")]
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn tiles<const R: usize>(a: &[f32], opened: &[f32], factor: f32, sums: &mut [f32]) {
     const { assert!(R.is_multiple_of(HEIGHT), "whole tiles") };
