@@ -189,7 +189,7 @@ fn load_rows<I: Turns<R>, R: Arith, const W: usize>(
     let mut rows = tile.rows();
     if few {
         for (row, out) in rows.zip(room.q.chunks_exact_mut(ld)) {
-            inputs.q.read(tile.sequence.query(row.query), row.head, &mut out[..qk_width]);
+            inputs.q.read::<I, _>(tile.sequence.query(row.query), row.head, &mut out[..qk_width]);
             out.iter_mut().for_each(|x| *x *= inputs.scale);
         }
         return;
@@ -206,7 +206,7 @@ fn load_rows<I: Turns<R>, R: Arith, const W: usize>(
         // Room for keys, which are not there yet.
         for out in room.k.chunks_exact_mut(ld).take(lanes) {
             match rows.next() {
-                Some(row) => inputs.q.read(tile.sequence.query(row.query), row.head, &mut out[..qk_width]),
+                Some(row) => inputs.q.read::<I, _>(tile.sequence.query(row.query), row.head, &mut out[..qk_width]),
                 None => out.fill(R::ZERO),
             }
         }
@@ -228,8 +228,8 @@ fn many_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize, const W: u
     let mut start = keys.start / BLOCK * BLOCK;
     while start < keys.end {
         let end = keys.end.min(start + BLOCK);
-        inputs.k.read_rows(tile, start..end, k_ld, room.k);
-        inputs.v.read_rows(tile, start..end, v_ld, room.v);
+        inputs.k.read_rows::<I, _>(tile, start..end, k_ld, room.k);
+        inputs.v.read_rows::<I, _>(tile, start..end, v_ld, room.v);
         let next = end..tile.end.min(end + BLOCK);
         let blocks = tile.rows.div_ceil(W) * (end - start + v_width).div_ceil(MR);
         let mut soon = Soon::of([&inputs.k, &inputs.v], tile, next, blocks);
@@ -316,7 +316,7 @@ fn few_rows<I: Turns<R>, R: Arith, const MR: usize, const LV: usize>(
         let mut factors = [R::ZERO; FEW];
         soften_few::<I, R>(s, panel.keys, state.max, state.sum, &mut factors);
         inputs.v.expect(tile, seen.clone());
-        inputs.v.read_rows(tile, seen, v_ld, room.v);
+        inputs.v.read_rows::<I, _>(tile, seen, v_ld, room.v);
         let product = Product {
             rows,
             terms: panel.keys,

@@ -328,7 +328,7 @@ impl Run<'_> {
         }
         let query = tile.sequence.query(0);
         for (row, q) in room.q.chunks_exact_mut(dims.qk_width).enumerate() {
-            self.inputs.q.read(query, first_head * group + row, q);
+            self.inputs.q.read::<I, _>(query, first_head * group + row, q);
             if PAIRS {
                 arrange(&self.inputs.k, q);
             } else {

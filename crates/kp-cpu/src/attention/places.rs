@@ -1,9 +1,9 @@
 //! Where the tokens of each sequence lie, dense, padded, packed or paged.
 
-use super::{product::LANES, read::by_type, turn::Turns};
+use super::{product::LANES, turn::Turns};
 use crate::{
     memory::{LINE, prefetch},
-    numbers::{self, Real, index, small},
+    numbers::{self, Real, index},
 };
 use kp_hal::{
     DType,
@@ -117,20 +117,6 @@ impl<'a> Source<'a> {
         Self { rows, codes, scales, scheme: format.scheme, len: len as usize, heads: heads as usize }
     }
 
-    /// Reads one row to the front of `out` and fills the rest with zeros.
-    #[inline(always)]
-    pub(crate) fn read<R: Real>(&self, token: Token, head: usize, out: &mut [R]) {
-        let (row, rest) = out.split_at_mut(self.rows.dim);
-        let (first, scale) = (self.rows.first(token, head), self.scale(token, head));
-        by_type!(self.rows.dtype, R, BYTES value => {
-            each::<R, BYTES>(row, self.codes, first, |code| value(code) * scale);
-        }, {
-            numbers::read(self.rows.dtype, self.codes, first, row);
-            row.iter_mut().for_each(|x| *x *= scale);
-        });
-        rest.fill(R::ZERO);
-    }
-
     /// Whether each row has a number that scales it.
     pub(super) fn scales_rows(&self) -> bool {
         matches!(self.scheme, Scheme::Row)
@@ -210,17 +196,6 @@ impl<'a> Source<'a> {
             _ => return R::ONE,
         };
         numbers::get(DType::F32, self.scales, at)
-    }
-}
-
-/// Reads numbers from number `first` of `codes` on.
-#[inline(always)]
-pub(super) fn each<R: Real, const BYTES: usize>(out: &mut [R], codes: &[u8], first: usize, value: impl Fn(u32) -> R) {
-    let codes = &codes[first * BYTES..(first + out.len()) * BYTES];
-    for (out, code) in out.iter_mut().zip(codes.as_chunks::<BYTES>().0) {
-        let mut word = [0; 4];
-        word[..BYTES].copy_from_slice(code);
-        *out = value(u32::from_le_bytes(word));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     chunk::BLOCK,
-    places::{Source, each},
+    places::{Source, Token},
     product::LANES,
     sight::Tile,
     turn::{Turns, turn},
@@ -10,7 +10,7 @@ use super::{
 use crate::{
     memory::{LINE, prefetch},
     numbers::{self, Real, small},
-    simd::arith::Arith,
+    simd::{Isa, Work, arith::Arith},
 };
 use kp_hal::DType;
 use std::ops::Range;
@@ -36,7 +36,6 @@ macro_rules! by_type {
         }
     }};
 }
-pub(super) use by_type;
 
 /// Where the keys of a block begin, in elements, and what scales them.
 struct Places<R> {
@@ -59,25 +58,16 @@ impl Source<'_> {
         places
     }
 
+    /// Reads one row to the front of `out` and fills the rest with zeros.
+    #[inline(always)]
+    pub(crate) fn read<I: Isa, R: Real>(&self, token: Token, head: usize, out: &mut [R]) {
+        I::run(Row { source: self, token, head, out });
+    }
+
     /// Reads at most a block of a tile's keys as rows `ld` apart, filled up with zeros to whole lanes.
     #[inline(always)]
-    pub(crate) fn read_rows<R: Real>(&self, tile: &Tile<'_>, keys: Range<usize>, ld: usize, out: &mut [R]) {
-        let (dtype, dim, count) = (self.rows.dtype, self.rows.dim, keys.len());
-        let Places { first, scale } = self.places::<R>(tile, keys);
-        by_type!(dtype, R, BYTES value => {
-            for (i, row) in out.chunks_exact_mut(ld).take(count).enumerate() {
-                each::<R, BYTES>(&mut row[..dim], self.codes, first[i], |code| value(code) * scale[i]);
-            }
-        }, {
-            for (i, row) in out.chunks_exact_mut(ld).take(count).enumerate() {
-                numbers::read(dtype, self.codes, first[i], &mut row[..dim]);
-                row[..dim].iter_mut().for_each(|x| *x *= scale[i]);
-            }
-        });
-        let width = dim.next_multiple_of(LANES);
-        if dim < width {
-            out.chunks_exact_mut(ld).take(count).for_each(|row| row[dim..width].fill(R::ZERO));
-        }
+    pub(crate) fn read_rows<I: Isa, R: Real>(&self, tile: &Tile<'_>, keys: Range<usize>, ld: usize, out: &mut [R]) {
+        I::run(Keys { source: self, tile, keys, ld, out });
     }
 
     /// Reads at most a block of a tile's keys as columns: `[dim][BLOCK]`, of which those past the last key hold
@@ -121,7 +111,7 @@ impl Source<'_> {
                 return;
             }
         }, {});
-        self.read_rows(tile, keys, ld, rows);
+        self.read_rows::<I, R>(tile, keys, ld, rows);
         rows[count * ld..].fill(R::ZERO);
         turn::<I, R>((rows, ld), (BLOCK, dim.next_multiple_of(LANES)), R::ONE, (out, BLOCK));
     }
@@ -148,5 +138,72 @@ impl Source<'_> {
             }
         }
         (self.rows.dim * bits / 8).div_ceil(LINE)
+    }
+}
+
+/// Reads numbers from number `first` of `codes` on.
+#[inline(always)]
+fn each<R: Real, const BYTES: usize>(out: &mut [R], codes: &[u8], first: usize, value: impl Fn(u32) -> R) {
+    let codes = &codes[first * BYTES..(first + out.len()) * BYTES];
+    for (out, code) in out.iter_mut().zip(codes.as_chunks::<BYTES>().0) {
+        let mut word = [0; 4];
+        word[..BYTES].copy_from_slice(code);
+        *out = value(u32::from_le_bytes(word));
+    }
+}
+
+/// A row that is read. A work, as blocks of keys are, so that the loops over each type are compiled once, not wherever rows are read.
+struct Row<'r, 'a, R> {
+    source: &'r Source<'a>,
+    token: Token,
+    head: usize,
+    out: &'r mut [R],
+}
+
+impl<R: Real> Work for Row<'_, '_, R> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { source, token, head, out } = self;
+        let (row, rest) = out.split_at_mut(source.rows.dim);
+        let (first, scale) = (source.rows.first(token, head), source.scale(token, head));
+        by_type!(source.rows.dtype, R, BYTES value => {
+            each::<R, BYTES>(row, source.codes, first, |code| value(code) * scale);
+        }, {
+            numbers::read(source.rows.dtype, source.codes, first, row);
+            row.iter_mut().for_each(|x| *x *= scale);
+        });
+        rest.fill(R::ZERO);
+    }
+}
+
+/// Rows of keys.
+struct Keys<'r, 'a, R> {
+    source: &'r Source<'a>,
+    tile: &'r Tile<'r>,
+    keys: Range<usize>,
+    ld: usize,
+    out: &'r mut [R],
+}
+
+impl<R: Real> Work for Keys<'_, '_, R> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { source, tile, keys, ld, out } = self;
+        let (dtype, dim, count) = (source.rows.dtype, source.rows.dim, keys.len());
+        let Places { first, scale } = source.places::<R>(tile, keys);
+        by_type!(dtype, R, BYTES value => {
+            for (i, row) in out.chunks_exact_mut(ld).take(count).enumerate() {
+                each::<R, BYTES>(&mut row[..dim], source.codes, first[i], |code| value(code) * scale[i]);
+            }
+        }, {
+            for (i, row) in out.chunks_exact_mut(ld).take(count).enumerate() {
+                numbers::read(dtype, source.codes, first[i], &mut row[..dim]);
+                row[..dim].iter_mut().for_each(|x| *x *= scale[i]);
+            }
+        });
+        let width = dim.next_multiple_of(LANES);
+        if dim < width {
+            out.chunks_exact_mut(ld).take(count).for_each(|row| row[dim..width].fill(R::ZERO));
+        }
     }
 }

@@ -99,8 +99,8 @@ impl<R: Arith, I: Turns<R>, const MR: usize, const LV: usize> Work for Backward<
             Task::Products { o: [o, grad_o], tokens, head, d, room } => {
                 let (x, y) = room.split_at_mut(inputs.dims.v_width);
                 for (i, d) in d.iter_mut().enumerate() {
-                    o.read(tokens(i), head, x);
-                    grad_o.read(tokens(i), head, y);
+                    o.read::<I, _>(tokens(i), head, x);
+                    grad_o.read::<I, _>(tokens(i), head, y);
                     *d = dot::<I, R>(x, y);
                 }
             }
@@ -109,8 +109,8 @@ impl<R: Arith, I: Turns<R>, const MR: usize, const LV: usize> Work for Backward<
                 let (k_ld, v_ld) = (inputs.dims.qk_ld(), inputs.dims.v_ld());
                 for (block, start) in keys.clone().step_by(BLOCK).enumerate() {
                     let keys = start..keys.end.min(start + BLOCK);
-                    inputs.k.read_rows(tile, keys.clone(), k_ld, &mut k[block * BLOCK * k_ld..]);
-                    inputs.v.read_rows(tile, keys, v_ld, &mut v[block * BLOCK * v_ld..]);
+                    inputs.k.read_rows::<I, _>(tile, keys.clone(), k_ld, &mut k[block * BLOCK * k_ld..]);
+                    inputs.v.read_rows::<I, _>(tile, keys, v_ld, &mut v[block * BLOCK * v_ld..]);
                 }
             }
             Task::Pair(pair) => add_pair::<I, R, MR, LV>(inputs, pair),
@@ -149,8 +149,8 @@ fn load_rows<I: Turns<R>, R: Arith>(
         if i < tile.rows {
             let row = tile.row(i);
             let token = tile.sequence.query(row.query);
-            inputs.q.read(token, row.head, q);
-            grad_o.read(token, row.head, of_o);
+            inputs.q.read::<I, _>(token, row.head, q);
+            grad_o.read::<I, _>(token, row.head, of_o);
         } else {
             q.fill(R::ZERO);
             of_o.fill(R::ZERO);
