@@ -20,6 +20,7 @@ mod fours;
 pub(crate) mod machine;
 #[cfg(target_arch = "x86_64")]
 mod order;
+#[cfg(target_arch = "x86_64")]
 mod paired;
 #[cfg(target_arch = "x86_64")]
 mod pairs;

@@ -1,7 +1,7 @@
 //! D = A·B for at most eight rows whose B has contiguous columns of 4-bit codes, in f32, on processors that have AVX2 and no AVX-512.
 //!
-//! See [`super::few::avx2_nibbles`] for the loops and [`super::few::numbers`] for the frame. Limits: scales that change along k do so at multiples of 16; sums are in another order than `packed` has, so not
-//! `batch-invariant`.
+//! See [`super::few::avx2_nibbles`] for the loops and [`super::few::numbers`] for the frame. Limits: scales that change along k do so
+//! at multiples of 16; sums are in another order than `packed` has, so not `batch-invariant`.
 
 use super::{
     few::{
@@ -68,8 +68,8 @@ impl Kernel<Gemm> for Avx2FourBits {
 /// The fewest rows, of [`HEIGHTS`], for which columns' numbers are made before they are multiplied.
 const FROM_OPENED: usize = 4;
 
-/// What of A is near at a time, in bytes: in L1, or in L2 where it comes no faster than tiles take it, and longer runs have fewer ends;
-/// and the most steps, whose lists there is room for.
+/// What of A is near at a time, in bytes: in L1; for tiles in L2, which brings it nearly as fast as they take it, so that runs are
+/// longer and end less often. And the most steps, whose lists there is room for.
 const NEAR: usize = 24 << 10;
 const NEAR_OPENED: usize = 64 << 10;
 const MOST_STEPS: usize = 160;
