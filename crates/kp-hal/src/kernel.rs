@@ -300,7 +300,7 @@ impl fmt::Display for Nanos {
 
 /// What tells a kernel's source from others, computed while compiling.
 ///
-/// Sixteen bytes at a time: the compiler interprets each step, and one a byte took it a fifth of all its time for a backend. Each step
+/// Sixteen bytes at a time: the compiler interprets each step, and one a byte took it an eighth of all its time for kp-cpu. Each step
 /// takes different bytes to different sums, whatever was before.
 pub const fn source_hash(source: &[u8]) -> u64 {
     let (words, rest) = source.as_chunks::<16>();
