@@ -56,11 +56,12 @@ conform --list | sed -n 's/: test$//p' | sed 's|#.*|#|; s|^\([^/]*/[^/]*/[^/ #]*
             return name ~ /weights/ ? 330 : name ~ /attention.coopmat#/ ? 260 : name ~ /few_rows/ ? 160 : name ~ /decode|norm/ ? 120 : \
                 name ~ /coopmat/ ? 40 : name ~ /backward|activation|softmax|reduce|agreed/ ? 35 : name ~ /quantize|grouped/ ? 14 : 7
         }
-        function optimized(name) {
+        # What the driver is told.
+        function told(name) {
             return name ~ /simt#|weights|attention.coopmat#/ ? "none" : "nopt"
         }
         $1 < 13 && $2 !~ /coopmat/ { few = few " " $2; next }
-        { print $1 * cost($2), optimized($2), $2 }
+        { print $1 * cost($2), told($2), $2 }
         END { print 5000, "nopt", few }' |
     sort -rn | cut -d ' ' -f 2- | xargs -P "$(nproc)" -L 1 bash -c 'chapter "$@"' chapter
 $KP_LAVAPIPE "$random" --list | sed -n 's/: test$//p' |

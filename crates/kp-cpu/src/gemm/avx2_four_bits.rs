@@ -8,7 +8,7 @@ use super::{
         avx2_nibbles::{STEP, Table, element, nibbles, opened},
         avx2_opened::BREADTH,
         columns::{self, HEIGHTS, MOST, Reading, overlapped},
-        dots::SHARE,
+        dots::{BROAD_SHARE, SHARE},
         lists::{self, Columns},
         numbers::{self, Numbers},
     },
@@ -91,7 +91,7 @@ impl Loops {
     fn new(spec: &GemmSpec) -> Self {
         let table = Table::of(&columns::sixteen(spec.b.dtype()));
         let height = columns::height((spec.m as usize).max(1));
-        let is_fine = varies(&spec.b, spec.k) && !(spec.b.format.block().1 as usize).is_multiple_of(2 * SHARE);
+        let is_fine = varies(&spec.b, spec.k) && !(spec.b.format.block().1 as usize).is_multiple_of(BROAD_SHARE);
         macro_rules! heights {
             ($whole:literal, $shifted:literal, $fine:literal) => {
                 match height {

@@ -121,6 +121,7 @@ impl<E: Tail, L: Loops> Dots<E> for Numbers<L> {
                 let parts = out.chunks_exact_mut(L::TOGETHER).skip(row).step_by(self.loops.shape().0);
                 for (out, elements) in parts.zip(elements.chunks_exact(L::TOGETHER)) {
                     for (out, &element) in out.iter_mut().zip(elements) {
+                        // Less in any case, which the compiler need not ask then.
                         *out = line[element % MOST_STEP];
                     }
                 }
