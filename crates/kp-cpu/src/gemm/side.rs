@@ -183,6 +183,12 @@ impl Side<'_> {
         if inner.is_empty() {
             return;
         }
+        if let Some((numbers, from)) = self.numbers_in_rows::<R>(batch) {
+            for (o, out) in outer.zip(out.chunks_mut(ld)) {
+                out[..inner.len()].copy_from_slice(&numbers[o * from..][inner.clone()]);
+            }
+            return;
+        }
         if self.outer_is_contiguous() && self.matrix.format.scheme == Scheme::None {
             let mut lines = [R::ZERO; TURN_ROWS * TURN_LD];
             for (o, first) in outer.clone().step_by(TURN).enumerate() {

@@ -133,9 +133,11 @@ impl Ahead {
 /// Steps of k between two requests; they are unrolled, so that addresses cost nothing.
 pub(crate) const GROUP: usize = 8;
 
-/// Groups of steps before the end of a tile, some 800 cycles, when what sums are added to is asked for. Asked for at the
-/// beginning it is gone again, since a panel of B that is larger than L1 passes meanwhile.
-const LATE: usize = 8;
+/// Groups of steps before the end of a tile of so many vectors, some 800 cycles, when what sums are added to is asked for.
+/// Asked for at the beginning it is gone again, since a panel of B that is larger than L1 passes meanwhile.
+const fn late(vectors: usize) -> usize {
+    32 / vectors
+}
 
 /// The bytes of a cache line, and the least of them that is asked for at a time.
 const LINE: usize = 64;
@@ -188,7 +190,7 @@ impl<I: Vectors<R>, R: Real, const MR: usize, const NV: usize> Work for Rows<I, 
         unsafe {
             let (mut a, mut b) = (a, b);
             let groups = k / GROUP;
-            let late = LATE.min(groups.saturating_sub(1));
+            let late = late(NV).min(groups.saturating_sub(1));
             for left in (0..groups).rev() {
                 if left == late {
                     for row in 0..MR {
