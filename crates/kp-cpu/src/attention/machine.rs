@@ -34,7 +34,7 @@ fn copy<R: Arith, I: Turns<R>, const MR: usize, const LV: usize, const W: usize>
 }
 
 // Products keep MR × LV sums in registers: more than two units of four cycles need, while they leave room for LV vectors of the
-// one factor and a number of the other. With AVX2 six rows take 3 to 5 % less than four, whose sums are just as many as that.
+// one factor and a number of the other. With AVX2 six rows take up to 5 % less time than four, whose sums are just as many as that.
 // Panels are as wide as LV vectors, or the least there may be.
 
 impl Compiled for f32 {
