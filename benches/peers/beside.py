@@ -31,6 +31,8 @@ def merge(folder, suite, times):
             peer, ns = times[row["problem"]]
             row["peer"], row["peer_ns"], row["ratio"] = peer, round(ns), float(f"{ns / row['median_ns']:.4g}")
             by_problem.setdefault(row["problem"], []).append(row)
+    for problem in times.keys() - by_problem:
+        print(f"kp timed nothing of {problem}: `kp bench` says why", file=sys.stderr)
     path.write_text("".join(json.dumps(line) + "\n" for line in [header, *rows]))
     return by_problem
 

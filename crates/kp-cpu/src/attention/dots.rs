@@ -62,8 +62,11 @@ unsafe fn rows(left: Operand, right: Operand, steps: usize, (out, ld): (*mut f32
         let at = left.at[0].wrapping_add(step * left.step);
         let lanes = right.at.map(|at| at.wrapping_add(step * right.step));
         for pair in 0..ROWS {
-            // SAFETY: as above.
-            let b = lanes.map(|at| unsafe { pairs(_mm512_loadu_si512(at.wrapping_add(pair * right.ld).cast())) });
+            let load = |half: usize| {
+                // SAFETY: as above.
+                pairs(unsafe { _mm512_loadu_si512(lanes[half].wrapping_add(pair * right.ld).cast()) })
+            };
+            let b = [load(0), load(1)];
             for row in 0..TALL {
                 let at = at.wrapping_add(row * left.ld + 4 * pair).cast::<i32>();
                 // SAFETY: as above.

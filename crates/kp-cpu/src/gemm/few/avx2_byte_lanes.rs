@@ -66,7 +66,7 @@ pub(crate) fn open<const HOW: u8>(
                 unsafe { _mm256_storeu_si256(out[place][vector][first..first + COLUMNS].as_mut_ptr().cast(), opened) };
             };
             let codes = if matches!(HOW, LOOKED_UP | FINE) { codes } else { _mm256_xor_si256(codes, flip) };
-            let both = [codes, _mm256_srli_epi16::<4>(codes)].map(|codes| _mm256_and_si256(codes, low));
+            let both = [_mm256_and_si256(codes, low), _mm256_and_si256(_mm256_srli_epi16::<4>(codes), low)];
             for (parity, codes) in both.into_iter().enumerate() {
                 match HOW {
                     FINE => {

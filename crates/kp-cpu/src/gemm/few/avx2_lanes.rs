@@ -140,14 +140,15 @@ fn numbers<const WHOLE: bool>(tables: &[__m256i; 4], codes: __m256i) -> [__m256;
     let upper_word = _mm256_set1_epi32(0xffff_0000_u32 as i32);
     // Two bytes of the first number and of the third, and of the others.
     let words = |byte: usize| {
-        let [lower, upper] = [tables[byte], tables[byte + 1]].map(|table| _mm256_shuffle_epi8(table, codes));
+        let (lower, upper) = (_mm256_shuffle_epi8(tables[byte], codes), _mm256_shuffle_epi8(tables[byte + 1], codes));
         [
             _mm256_blendv_epi8(lower, _mm256_slli_epi16::<8>(upper), odd_bytes),
             _mm256_blendv_epi8(_mm256_srli_epi16::<8>(lower), upper, odd_bytes),
         ]
     };
-    let upper = words(2);
-    let mut pairs = upper.map(|words| [_mm256_slli_epi32::<16>(words), _mm256_and_si256(words, upper_word)]);
+    let pair = |words: __m256i| [_mm256_slli_epi32::<16>(words), _mm256_and_si256(words, upper_word)];
+    let [first, second] = words(2);
+    let mut pairs = [pair(first), pair(second)];
     if WHOLE {
         for (pair, lower) in pairs.iter_mut().zip(words(0)) {
             pair[0] = _mm256_or_si256(pair[0], _mm256_srli_epi32::<16>(_mm256_slli_epi32::<16>(lower)));
@@ -155,7 +156,7 @@ fn numbers<const WHOLE: bool>(tables: &[__m256i; 4], codes: __m256i) -> [__m256;
         }
     }
     let [[n0, n2], [n1, n3]] = pairs;
-    [n0, n1, n2, n3].map(|numbers| _mm256_castsi256_ps(numbers))
+    [_mm256_castsi256_ps(n0), _mm256_castsi256_ps(n1), _mm256_castsi256_ps(n2), _mm256_castsi256_ps(n3)]
 }
 
 /// Adds to `sums` the products of `R` rows `a`, number by number of k, with opened columns.

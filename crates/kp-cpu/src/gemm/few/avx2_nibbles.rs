@@ -189,21 +189,24 @@ pub(crate) fn opened<const WHOLE: bool, const SHIFTED: bool, const FINE: bool, c
 #[inline]
 #[target_feature(enable = "avx2")]
 fn numbers<const WHOLE: bool>(tables: &[__m256i; 4], codes: __m256i) -> [__m256; 4] {
-    let [b0, b1, b2, b3] = [0, 1, 2, 3].map(|byte| _mm256_shuffle_epi8(tables[byte], codes));
-    let upper = [_mm256_unpacklo_epi8(b2, b3), _mm256_unpackhi_epi8(b2, b3)];
-    let [[n0, n1], [n2, n3]] = if WHOLE {
-        let lower = [_mm256_unpacklo_epi8(b0, b1), _mm256_unpackhi_epi8(b0, b1)];
-        [0, 1].map(|part| {
-            let (lower, upper) = (lower[part], upper[part]);
-            [_mm256_unpacklo_epi16(lower, upper), _mm256_unpackhi_epi16(lower, upper)]
-        })
-    } else {
-        upper.map(|pairs| {
-            let second = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32 as i32));
-            [_mm256_slli_epi32::<16>(pairs), second]
-        })
+    let byte = |byte: usize| _mm256_shuffle_epi8(tables[byte], codes);
+    let halves = |first: usize| {
+        let (lower, upper) = (byte(first), byte(first + 1));
+        [_mm256_unpacklo_epi8(lower, upper), _mm256_unpackhi_epi8(lower, upper)]
     };
-    [n0, n1, n2, n3].map(|numbers| _mm256_castsi256_ps(numbers))
+    let upper = halves(2);
+    let lower = if WHOLE { halves(0) } else { upper };
+    let pair = |part: usize| {
+        let (lower, upper) = (lower[part], upper[part]);
+        if WHOLE {
+            [_mm256_unpacklo_epi16(lower, upper), _mm256_unpackhi_epi16(lower, upper)]
+        } else {
+            let second = _mm256_and_si256(upper, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+            [_mm256_slli_epi32::<16>(upper), second]
+        }
+    };
+    let ([n0, n1], [n2, n3]) = (pair(0), pair(1));
+    [_mm256_castsi256_ps(n0), _mm256_castsi256_ps(n1), _mm256_castsi256_ps(n2), _mm256_castsi256_ps(n3)]
 }
 
 /// Which entry of a step, of `entries`, each lane of the vectors of one part has, and of those of the other.

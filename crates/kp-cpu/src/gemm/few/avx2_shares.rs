@@ -163,8 +163,8 @@ unsafe fn bytes<const HOW: u8, const SHARE: usize>(parts: &[[__m256i; 4]; 4], ro
     let sums = |v: usize| {
         let [even, odd, ..] = parts[v];
         // SAFETY: the caller's promise.
-        let [first, second] = unsafe { [0, 1].map(|half| _mm256_loadu_si256(row.add((2 * v + half) * VECTOR).cast())) };
-        _mm256_add_epi16(_mm256_maddubs_epi16(even, first), _mm256_maddubs_epi16(odd, second))
+        let half = |half: usize| unsafe { _mm256_loadu_si256(row.add((2 * v + half) * VECTOR).cast()) };
+        _mm256_add_epi16(_mm256_maddubs_epi16(even, half(0)), _mm256_maddubs_epi16(odd, half(1)))
     };
     let wide = |sums: __m256i| _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
     // Eight products each.
@@ -188,28 +188,20 @@ unsafe fn bytes<const HOW: u8, const SHARE: usize>(parts: &[[__m256i; 4]; 4], ro
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn words<const SHARE: usize>(parts: &[[__m256i; 4]; 4], row: *const u8) -> __m256i {
-    // Those of the first eight bytes of each half of a vector, and of the others.
-    let sums = |v: usize| {
-        [0, 1].map(|part| {
-            // SAFETY: the caller's promise.
-            let row =
-                |parity: usize| unsafe { _mm256_loadu_si256(row.add((4 * v + 2 * parity + part) * VECTOR).cast()) };
-            let even = _mm256_madd_epi16(parts[v][part], row(0));
-            _mm256_add_epi32(even, _mm256_madd_epi16(parts[v][2 + part], row(1)))
-        })
+    // Those of the first eight bytes of each half of a vector, or of the others. Closures that `map` of an array would call are not
+    // always inlined there, and cost three times what they compute.
+    let sums = |v: usize, part: usize| {
+        // SAFETY: the caller's promise.
+        let row = |parity: usize| unsafe { _mm256_loadu_si256(row.add((4 * v + 2 * parity + part) * VECTOR).cast()) };
+        let even = _mm256_madd_epi16(parts[v][part], row(0));
+        _mm256_add_epi32(even, _mm256_madd_epi16(parts[v][2 + part], row(1)))
     };
-    let both = |v: usize| {
-        let [first, second] = sums(v);
-        _mm256_add_epi32(first, second)
-    };
+    let both = |v: usize| _mm256_add_epi32(sums(v, 0), sums(v, 1));
     if SHARE == 32 {
         let two = _mm256_hadd_epi32(both(0), both(1));
         return _mm256_hadd_epi32(two, _mm256_hadd_epi32(both(2), both(3)));
     }
-    let quarters = |v: usize| {
-        let [first, second] = sums(v);
-        _mm256_hadd_epi32(first, second)
-    };
+    let quarters = |v: usize| _mm256_hadd_epi32(sums(v, 0), sums(v, 1));
     _mm256_hadd_epi32(quarters(0), quarters(1))
 }
 
@@ -242,18 +234,19 @@ impl Lifting {
         // SAFETY: the caller's promise.
         let codes = unsafe { _mm256_loadu_si256(codes.cast()) };
         let codes = if matches!(HOW, FLIPPED | SHIFTED) { _mm256_xor_si256(codes, self.flip) } else { codes };
-        let [even, odd] = [codes, _mm256_srli_epi16::<4>(codes)].map(|codes| _mm256_and_si256(codes, low));
+        let (even, odd) = (_mm256_and_si256(codes, low), _mm256_and_si256(_mm256_srli_epi16::<4>(codes), low));
         match HOW {
             LOOKED_UP => {
-                let [even, odd] = [even, odd].map(|codes| _mm256_shuffle_epi8(self.table, codes));
+                let (even, odd) = (_mm256_shuffle_epi8(self.table, even), _mm256_shuffle_epi8(self.table, odd));
                 [even, odd, even, odd]
             }
             FINE => {
-                let [[e0, e1], [o0, o1]] = [even, odd].map(|codes| {
+                let words = |codes: __m256i| {
                     let (upper, lower) =
                         (_mm256_shuffle_epi8(self.table, codes), _mm256_shuffle_epi8(self.fine, codes));
                     [_mm256_unpacklo_epi8(lower, upper), _mm256_unpackhi_epi8(lower, upper)]
-                });
+                };
+                let ([e0, e1], [o0, o1]) = (words(even), words(odd));
                 [e0, e1, o0, o1]
             }
             _ => [even, odd, even, odd],
