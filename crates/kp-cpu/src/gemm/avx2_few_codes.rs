@@ -75,7 +75,7 @@ impl Kernel<Gemm> for Avx2FewCodes {
         // For 32 codes: what brings them and makes them bytes, and their lists, and for each row what multiplies and scales them.
         let halves = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 32.0;
         let dot = match (set(variant), p.b.dtype().bits()) {
-            (Set::Plain, 8) => 7.0,
+            (Set::Plain, 8) => 3.5,
             (Set::Plain, _) => 4.0,
             _ => 2.0,
         };

@@ -66,7 +66,7 @@ impl Kernel<Gemm> for Avx2FourBitCodeLanes {
         let (_, memory) = Nanos::floors(caps, p);
         // Cycles for a line of 64 bytes, as measured on Zen 3: turning and opening it, and each row.
         let lines = f64::from(p.batch) * f64::from(p.n.next_multiple_of(SET as u32)) * f64::from(p.k) / 128.0;
-        let (opening, row) = if p.b.dtype() == DType::Nf4 { (30.0, 6.9) } else { (20.0, 3.7) };
+        let (opening, row) = if p.b.dtype() == DType::Nf4 { (31.0, 5.7) } else { (25.0, 3.6) };
         let cycles = opening + row * Rows::even(p.m as usize, MOST_ROWS).all() as f64;
         let compute = lines * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(overlapped(memory, compute) + 2e-6 * f64::from(p.batch.max(1)))

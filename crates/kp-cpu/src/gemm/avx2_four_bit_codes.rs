@@ -65,7 +65,7 @@ impl Kernel<Gemm> for Avx2FourBitCodes {
     fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
         let (_, memory) = Nanos::floors(caps, p);
         // Cycles for 256 codes, as measured on Zen 3: what makes them bytes or words and lists their scales, and each row.
-        let (codes, row) = if p.b.dtype() == DType::Nf4 { (25.0, 18.0) } else { (10.0, 12.0) };
+        let (codes, row) = if p.b.dtype() == DType::Nf4 { (25.0, 16.5) } else { (10.0, 10.0) };
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         let stretches = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 256.0;
         let compute = stretches * (codes + row * rows) / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
