@@ -33,8 +33,8 @@ fn copy<R: Arith, I: Turns<R>, const MR: usize, const LV: usize, const W: usize>
     }
 }
 
-// Products keep MR × LV sums in registers: more than two units of four cycles need, while they leave room for LV vectors of the
-// one factor and a number of the other. Six rows take up to 5 % less time than four with AVX2 (Zen 3), up to 4 with AVX-512
+// Products keep MR × LV sums in registers: as many as two units of four cycles need, better more, while they leave room for LV
+// vectors of the one factor and a number of the other. Six rows take up to 5 % less time than four with AVX2 (Zen 3), up to 4 with AVX-512
 // (Sapphire Rapids). Panels are as wide as LV vectors, or the least there may be.
 
 impl Compiled for f32 {

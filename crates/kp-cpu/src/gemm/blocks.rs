@@ -15,8 +15,8 @@
 //! one before is in use.
 //! Chunks go to whichever thread is free, and no thread waits for another: each packs what it needs for itself, which
 //! costs a part in a few hundred of what it does with it. Operands become numbers when they are packed: f32, or f64 if
-//! they are f64; A with numbers in its rows is read where it lies. Each element of D is the sum over blocks of k in order,
-//! each block summed in order: neither m, n, the chunk nor the thread changes its bits.
+//! they are f64; A with numbers in its rows is read where it lies, unless many panels meet rows far apart. Each element of D
+//! is the sum over blocks of k in order, each block summed in order: neither m, n, the chunk nor the thread changes its bits.
 
 use super::{
     cuts::{Cuts, largest},
