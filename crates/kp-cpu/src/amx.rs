@@ -70,11 +70,14 @@ pub(crate) fn is_imitated() -> bool {
     features().next().is_none()
 }
 
-/// Tiles of this thread, all of the full size, as long as it lives. There may be one at a time.
+/// Tiles that have a shape. The fewer, the more of the processor's are left for those to come.
+const TILES: usize = 4;
+
+/// Tiles 0 to 3 of this thread, all of the full size, as long as it lives. There may be one at a time.
 pub(crate) struct Tiles(PhantomData<*mut ()>);
 
 impl Tiles {
-    /// Shapes all tiles alike; they hold zeros then.
+    /// Shapes them alike; they hold zeros then.
     ///
     /// # Safety
     /// - [`features`] names `amx-tile`.
@@ -84,12 +87,12 @@ impl Tiles {
         if is_imitated() {
             return Self(PhantomData);
         }
-        // Palette 1, which every processor with tiles has: eight of them, bytes of a row from place 16, rows from 48.
+        // Palette 1, which every processor with tiles has: bytes of a row from place 16, rows from 48.
         #[repr(align(64))]
         struct Shape([u8; 64]);
         let mut shape = Shape([0; 64]);
         shape.0[0] = 1;
-        for tile in 0..8 {
+        for tile in 0..TILES {
             shape.0[16 + 2 * tile] = ROW_BYTES as u8;
             shape.0[48 + tile] = ROWS as u8;
         }

@@ -117,7 +117,7 @@ mod dot {
     chains!(i8_512, "avx512f,avx512vnni", _mm512_dpbusd_epi32, CHAINS, _mm512_set1_epi8(0), _mm512_set1_epi8(1));
     chains!(i8_256, "avx2,avxvnni", _mm256_dpbusd_avx_epi32, CHAINS, _mm256_set1_epi8(0), _mm256_set1_epi8(1));
 
-    /// Products of tiles, four sums at a time.
+    /// Products of tiles, two sums at a time.
     macro_rules! tiles {
         ($name:ident, $dot:literal) => {
             fn $name() {
@@ -126,17 +126,13 @@ mod dot {
                     let _tiles = Tiles::new();
                     asm!(
                         "2:",
-                        concat!($dot, " tmm0, tmm4, tmm6"),
-                        concat!($dot, " tmm1, tmm4, tmm7"),
-                        concat!($dot, " tmm2, tmm5, tmm6"),
-                        concat!($dot, " tmm3, tmm5, tmm7"),
+                        concat!($dot, " tmm0, tmm2, tmm3"),
+                        concat!($dot, " tmm1, tmm2, tmm3"),
                         "dec {steps}",
                         "jnz 2b",
                         steps = inout(reg) STEPS => _,
                         out("tmm0") _,
                         out("tmm1") _,
-                        out("tmm2") _,
-                        out("tmm3") _,
                         options(nomem, nostack),
                     );
                 }
@@ -151,7 +147,7 @@ mod dot {
 
     pub(super) fn bf16(caps: &Caps) -> Option<f64> {
         if caps.has("amx-bf16") {
-            return Some(rate(2 * 2 * OF_TILES * 4 * STEPS, bf16_tiles));
+            return Some(rate(2 * 2 * OF_TILES * 2 * STEPS, bf16_tiles));
         }
         (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")).then(|| {
             // SAFETY: the features were just detected.
@@ -161,7 +157,7 @@ mod dot {
 
     pub(super) fn int8(caps: &Caps) -> Option<f64> {
         if caps.has("amx-int8") {
-            return Some(rate(2 * 4 * OF_TILES * 4 * STEPS, i8_tiles));
+            return Some(rate(2 * 4 * OF_TILES * 2 * STEPS, i8_tiles));
         }
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
             // SAFETY: the features were just detected.

@@ -28,14 +28,14 @@ const TALL: usize = 8;
 /// - The processor has the instructions.
 #[target_feature(enable = "avx512f,avx512bf16")]
 pub(super) unsafe fn product(tile: &Tile) {
-    let Tile { left, right, steps, sums, sums_ld, first } = *tile;
+    let Tile { left, right, steps, sums, sums_ld, first, .. } = *tile;
     let halves = if sums[0] == sums[1] { 1 } else { 2 };
     for half in 0..halves {
         for row in (0..ROWS).step_by(TALL) {
             let left = Operand { at: [left.at[half].wrapping_add(row * left.ld); 2], ..left };
             let sums = sums[half].wrapping_byte_add(row * sums_ld).cast();
             // SAFETY: passed on.
-            unsafe { rows(left, right, steps, (sums, sums_ld), first == 1) };
+            unsafe { rows(left, right, steps, (sums, sums_ld), first) };
         }
     }
 }

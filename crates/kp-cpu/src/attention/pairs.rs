@@ -22,7 +22,7 @@ use super::{
 use crate::{
     amx::{ROW_BYTES, ROWS, Tiles},
     gemm::{
-        amx::tile::{Dot, Operand, Tile},
+        amx::tile::{Dot, Operand, Passes, Tile},
         few::columns::bytes_mut,
         vnni::pack::transposed,
     },
@@ -263,7 +263,7 @@ unsafe fn product(
 ) {
     let upper = sums[lane..].as_mut_ptr();
     let lower = upper.wrapping_add(sums.len() - ROWS * PANEL);
-    let tile = Tile { left, right, steps, sums: [upper, lower], sums_ld: LD, first: first.into() };
+    let tile = Tile { left, right, passes: Passes::Left, ahead: None, steps, sums: [upper, lower], sums_ld: LD, first };
     match tiles {
         // SAFETY: passed on.
         Some(tiles) => unsafe { tile.run(Dot::Bf16, tiles) },

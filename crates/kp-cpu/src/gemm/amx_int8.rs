@@ -37,6 +37,7 @@ impl Kernel<Gemm> for AmxInt8 {
                 ^ source_hash(include_bytes!("amx/product.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("amx/ends.rs")).rotate_left(6)
+                ^ source_hash(include_bytes!("amx/operands.rs")).rotate_left(7)
         }
     }
 

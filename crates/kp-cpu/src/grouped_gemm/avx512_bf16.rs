@@ -29,6 +29,7 @@ impl Kernel<GroupedGemm> for Avx512Bf16 {
                 ^ source_hash(include_bytes!("../gemm/amx/product.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("../gemm/amx/cut.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("tiles.rs")).rotate_left(7)
+                ^ source_hash(include_bytes!("../gemm/amx/operands.rs")).rotate_left(8)
         }
     }
 

@@ -28,7 +28,7 @@ impl<E: Tail> ByTiles<E> {
         turned: &mut [u32],
         ends: &mut [E],
     ) {
-        let ld = run.len() * BLOCK;
+        let ld = self.ld(run.len());
         let (row_factors, ends) = ends.split_at_mut(BLOCK);
         let (column_factors, ends) = ends.split_at_mut(ld);
         let (ends, rest) = ends.split_at_mut(BLOCK * ld);

@@ -4,6 +4,7 @@ mod codes;
 mod cut;
 mod ends;
 pub(crate) mod lines;
+mod operands;
 pub(crate) mod product;
 pub(crate) mod source;
 pub(crate) mod tile;

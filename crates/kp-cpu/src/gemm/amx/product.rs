@@ -15,9 +15,9 @@
 
 use super::{
     cut::{Cut, Packs, Work},
-    lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
+    lines::{BLOCK, Holds, Lines, STEP_BYTES},
     source::{Source, Units, unit_of},
-    tile::{Dot, Operand, Tile},
+    tile::{Dot, Operand, Passes, Tile},
     vectors,
 };
 use crate::{
@@ -29,8 +29,7 @@ use crate::{
         finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
         product::{Item, Product, Summing, Sums, ends_wide},
         side::{Scaling, varies},
-        tile::{GROUP, Wanted},
-        vnni::pack::ask,
+        tile::GROUP,
     },
     kernel::{self, Disjoint, Output},
     memory::cut,
@@ -43,7 +42,11 @@ use kp_hal::{
 use std::{marker::PhantomData, ops::Range, sync::Arc};
 
 /// Steps of k of a block of B: 32 KB of tiles.
-const DEEP: usize = 16;
+pub(super) const DEEP: usize = 16;
+
+/// Sums of which nothing is made between rows of a task that are not turned: lines of a tile's rows would else share few places in
+/// the first cache.
+const APART: usize = ROWS;
 
 /// Blocks of B that a thread packs: one is multiplied by, the next is being made.
 const PACKED: usize = 2;
@@ -73,10 +76,10 @@ pub(crate) struct ByTiles<E> {
     pub(super) panels: Panels,
     summing: Summing,
     pub(super) holds: Holds,
-    units: Units,
+    pub(super) units: Units,
     pub(super) dot: Dot,
-    a: Lines,
-    b: Source,
+    pub(super) a: Lines,
+    pub(super) b: Source,
     /// Whether sums are still to be multiplied by scales of rows and columns.
     pub(super) scaled: bool,
     cut: Cut,
@@ -109,6 +112,7 @@ impl<E: Tail> ByTiles<E> {
             b_lies: matches!(b, Source::Panels(_)),
             // Tiles multiply several times as fast.
             packs_fast: units == Units::Vectors && matches!(a, Lines::Same),
+            tiles: units == Units::Tiles,
             spares_l2: units == Units::Vectors && l2_ways().is_some_and(|ways| ways <= 8),
         };
         Self {
@@ -131,7 +135,7 @@ impl<E: Tail> ByTiles<E> {
     }
 
     /// Steps of k.
-    fn steps(&self) -> usize {
+    pub(super) fn steps(&self) -> usize {
         (self.spec.k as usize).div_ceil(self.holds.elements())
     }
 
@@ -141,9 +145,14 @@ impl<E: Tail> ByTiles<E> {
         [blocks, blocks.div_ceil(self.cut.grid[0].max(1))]
     }
 
-    /// Columns of a task.
-    fn ld(&self) -> usize {
-        (self.panels.count() / self.panels.unit()).div_ceil(self.cut.grid[1].max(1)) * self.panels.unit() * BLOCK
+    /// Sums from a row to the next of a task of most panels.
+    fn most_ld(&self) -> usize {
+        self.ld((self.panels.count() / self.panels.unit()).div_ceil(self.cut.grid[1].max(1)) * self.panels.unit())
+    }
+
+    /// Sums from a row to the next of a task of so many panels.
+    pub(super) fn ld(&self, panels: usize) -> usize {
+        panels * BLOCK + if self.is_turned() { 0 } else { APART }
     }
 
     /// Bytes of A made ready for all, and by a thread for itself.
@@ -159,7 +168,7 @@ impl<E: Tail> ByTiles<E> {
     /// Work space of a thread: blocks of B, sums, a block of rows of them turned, and the same finished, with factors of
     /// rows and columns and what finishing needs.
     fn work_lens(&self) -> [usize; 4] {
-        let ld = self.ld();
+        let ld = self.most_ld();
         let sums = self.blocks()[1] * BLOCK * ld;
         let turned = if self.is_turned() { BLOCK * ld } else { 0 };
         [PACKED * DEEP * STEP_BYTES, sums, turned, BLOCK * ld + BLOCK + ld + finish_len(ld)]
@@ -183,82 +192,6 @@ impl<E: Tail> ByTiles<E> {
         (scratch, stage, &mut rest[..codes_bytes(&self.spec)])
     }
 
-    /// Where steps from `first` on, a run's first, of block `block` of `blocks` lie: run after run, so that the end of one
-    /// block asks for the next.
-    fn place(&self, blocks: usize, block: usize, first: usize) -> usize {
-        let run = (self.steps() - first).min(DEEP);
-        (first * blocks + block * run) * STEP_BYTES
-    }
-
-    /// Packs the rows of an item.
-    fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
-        let (steps, blocks) = (self.steps(), item.rows.div_ceil(BLOCK));
-        let parts = steps.div_ceil(DEEP);
-        let a = Output::of(a);
-        threads::for_each(blocks * parts, |i| {
-            let (block, first) = (i / parts, i % parts * DEEP);
-            let at = self.place(blocks, block, first);
-            // SAFETY: each part of each block once.
-            let out = unsafe { a.part(at..at + (steps - first).min(DEEP) * STEP_BYTES) };
-            self.pack(product, item, block, first, out);
-        });
-    }
-
-    /// Packs blocks `blocks` of rows, by this thread alone.
-    fn prepare_own(&self, product: &Product<'_>, item: Item, blocks: Range<usize>, a: &mut [u8]) {
-        let (steps, count) = (self.steps(), blocks.len());
-        for (j, block) in blocks.enumerate() {
-            for first in (0..steps).step_by(DEEP) {
-                let at = self.place(count, j, first);
-                self.pack(product, item, block, first, &mut a[at..][..(steps - first).min(DEEP) * STEP_BYTES]);
-            }
-        }
-    }
-
-    /// Packs a run of steps from `first` on of the rows of block `block`.
-    fn pack(&self, product: &Product<'_>, item: Item, block: usize, first: usize, out: &mut [u8]) {
-        let (k, elements) = (self.spec.k as usize, self.holds.elements());
-        let rows = item.row + block * BLOCK..item.row + ((block + 1) * BLOCK).min(item.rows);
-        let inner = first * elements..((first + DEEP) * elements).min(k);
-        // SAFETY: `supports` asked for the features.
-        unsafe {
-            self.a.pack(&product.a, item.row_batch, rows, inner, out);
-            if self.is_turned() {
-                turn(out);
-            }
-        }
-    }
-
-    /// Steps `steps` of panel `p` where they lie, if they need not be packed.
-    fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
-        let (b, columns) = (&product.b, self.panels.columns(p));
-        let Source::Panels(width) = self.b else { return None };
-        // Where the second sixteen columns are none, those before once more.
-        let second = if columns.len() > ROWS { columns.start + ROWS } else { columns.start };
-        let at = [columns.start, second].map(|column| {
-            let first = b.place(item.b, column, steps.start * self.holds.elements());
-            b.codes[b.matrix.dtype().bytes(first as u64) as usize..].as_ptr()
-        });
-        Some(Operand { at, ld: 4 * width, step: 4 * width * ROWS })
-    }
-
-    /// Packs steps `steps` of panel `p` to `out`, unless they lie.
-    fn pack_b(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>, out: &mut [u8]) {
-        let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
-        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
-        if inner.is_empty() {
-            return;
-        }
-        // SAFETY: `supports` asked for the features.
-        unsafe {
-            match self.b {
-                Source::Left(lines) => lines.pack(b, item.b, columns, inner, out),
-                Source::Across => pack_across(b, item.b, columns, inner, out),
-                Source::Panels(_) => {}
-            }
-        }
-    }
-
     /// Computes and finishes rows `rows` of an item, which begin at a block, and the columns of panels `run`.
     ///
     /// # Safety
@@ -271,14 +204,14 @@ impl<E: Tail> ByTiles<E> {
         own: &[u8],
         mut work: &mut [u8],
     ) {
-        let Task { finish, a, ref tiles } = *task;
+        let Task { finish, a, lies, ref tiles } = *task;
         let (product, item) = (finish.product, finish.item);
         let [block_len, sums_len, turned_len, ends_len] = self.work_lens();
         let block = cut::<i8>(&mut work, block_len);
         let sums = cut::<u32>(&mut work, sums_len);
         let turned = cut::<u32>(&mut work, turned_len);
         let ends = cut::<E>(&mut work, ends_len);
-        let (all_steps, ld, blocks) = (self.steps(), run.len() * BLOCK, rows.len().div_ceil(BLOCK));
+        let (all_steps, ld, blocks) = (self.steps(), self.ld(run.len()), rows.len().div_ceil(BLOCK));
         if all_steps == 0 {
             sums.fill(0);
         }
@@ -295,6 +228,12 @@ impl<E: Tail> ByTiles<E> {
         self.pack_b(product, item, run.start, 0..all_steps.min(DEEP), now);
         for first in (0..all_steps).step_by(DEEP) {
             let steps = first..(first + DEEP).min(all_steps);
+            let (of_a, a_apart) = if lies {
+                self.a_lying(product, item, &rows, &steps)
+            } else {
+                let each = steps.len() * STEP_BYTES;
+                (Operand::packed(a[self.place(a_blocks, a_first, first)..][..blocks * each].as_ptr()), each)
+            };
             for (i, p) in run.clone().enumerate() {
                 let of_b = self.lying(product, item, p, &steps).unwrap_or_else(|| Operand::packed(now.as_ptr()));
                 let (next, of_next) = match p + 1 < run.end {
@@ -303,49 +242,53 @@ impl<E: Tail> ByTiles<E> {
                 };
                 let mut ahead = None;
                 for j in 0..blocks {
-                    let share = [j, j + 1].map(|j| of_next.len() * j / blocks);
-                    let some = of_next.start + share[0]..of_next.start + share[1];
-                    let at = self.place(a_blocks, a_first + j, first);
-                    let of_a = Operand::packed(a[at..][..steps.len() * STEP_BYTES].as_ptr());
+                    let of_a = of_a.moved(j * a_apart);
                     let (left, right) = if self.is_turned() { (of_b, of_a) } else { (of_a, of_b) };
-                    // Turned, blocks are one after the other.
                     let (at, of_row) = match self.is_turned() {
+                        // Turned, blocks are one after the other.
                         true => ((j * run.len() + i) * BLOCK * BLOCK, BLOCK),
                         false => (j * BLOCK * ld + i * BLOCK, ld),
                     };
                     let upper = sums[at..][..(BLOCK - 1) * of_row + BLOCK].as_mut_ptr();
+                    let asks = match (tiles, self.b) {
+                        (None, _) | (_, Source::Across) => None,
+                        (_, Source::Left(lines)) if !matches!(lines, Lines::Same) => {
+                            self.ask(product, item, (next, &of_next), j, blocks);
+                            None
+                        }
+                        _ => self.ahead(product, item, (next, &of_next), (j, blocks)),
+                    };
                     let tile = Tile {
                         left,
                         right,
+                        ahead: asks,
+                        passes: if (blocks > 1) == self.is_turned() { Passes::Right } else { Passes::Left },
                         steps: steps.len(),
                         sums: [upper, upper.wrapping_add(ROWS * of_row)],
                         sums_ld: 4 * of_row,
-                        first: (first == 0).into(),
+                        first: first == 0,
                     };
-                    let there = [(rows.len() - j * BLOCK).min(BLOCK), self.panels.columns(p).len()];
-                    let [high, wide] = if self.is_turned() { [there[1], there[0]] } else { there };
-                    // SAFETY: the operands are as they were packed or lie, the sums are this thread's, and `supports`
-                    // asked for the features.
-                    unsafe {
-                        match tiles {
-                            Some(tiles) => {
-                                self.ask(product, item, (next, of_next.clone()), j, blocks);
-                                tile.run(self.dot, tiles);
-                            }
-                            None => {
-                                let times = vectors::tiles([high, wide]);
-                                if by_shares {
-                                    let wanted = self.wanted(product, item, next, some.clone());
-                                    ahead = wanted.map(|wanted| (wanted.shared(times, steps.len() * GROUP), 0));
-                                } else if j == 0 {
-                                    let wanted = self.wanted(product, item, next, of_next.clone());
-                                    ahead = wanted
-                                        .map(|wanted| (wanted.shared(blocks * times, steps.len() * GROUP), times));
-                                }
-                                vectors::run(&tile, [high, wide], ahead.as_ref().map(|(all, each)| (all, j * each)));
-                            }
-                        }
+                    let of_rows = rows.start + j * BLOCK..rows.end.min(rows.start + (j + 1) * BLOCK);
+                    if let Some(tiles) = tiles {
+                        // SAFETY: the operands are as they were packed or lie, the sums are this thread's, and `supports`
+                        // asked for the features.
+                        unsafe { tile.run(self.dot, tiles) };
+                        continue;
                     }
+                    let there = [of_rows.len(), self.panels.columns(p).len()];
+                    let [high, wide] = if self.is_turned() { [there[1], there[0]] } else { there };
+                    let times = vectors::tiles([high, wide]);
+                    let share = [j, j + 1].map(|j| of_next.len() * j / blocks);
+                    let some = of_next.start + share[0]..of_next.start + share[1];
+                    if by_shares {
+                        let wanted = self.wanted(product, item, next, some.clone());
+                        ahead = wanted.map(|wanted| (wanted.shared(times, steps.len() * GROUP), 0));
+                    } else if j == 0 {
+                        let wanted = self.wanted(product, item, next, of_next.clone());
+                        ahead = wanted.map(|wanted| (wanted.shared(blocks * times, steps.len() * GROUP), times));
+                    }
+                    // SAFETY: as above.
+                    unsafe { vectors::run(&tile, [high, wide], ahead.as_ref().map(|(all, each)| (all, j * each))) };
                     if by_shares {
                         self.pack_b(product, item, next, some, &mut soon[share[0] * STEP_BYTES..]);
                     }
@@ -361,33 +304,6 @@ impl<E: Tail> ByTiles<E> {
         unsafe { self.end(finish, rows, run, sums, turned, ends) };
     }
 
-    /// What steps `steps` of panel `p` are read or will be packed from.
-    fn wanted(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>) -> Option<Wanted> {
-        let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
-        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
-        match self.b {
-            _ if inner.is_empty() => None,
-            // Each run of it begins where the processor, which fetches ahead along a panel, does not expect it.
-            Source::Panels(width) if width.is_multiple_of(BLOCK) => {
-                let first = b.matrix.dtype().bytes(b.place(item.b, columns.start, inner.start) as u64) as usize;
-                let (at, lines) = (b.codes[first..].as_ptr(), steps.len() * ROWS);
-                Some(match width {
-                    BLOCK => Wanted::row(at, lines * 4 * BLOCK),
-                    _ => Wanted { at, bytes: 4 * BLOCK, count: lines, step: 4 * width },
-                })
-            }
-            Source::Panels(_) => None,
-            _ => b.wanted(item.b, &columns, &inner),
-        }
-    }
-
-    /// Asks for part `part` of `parts` of what a block of B will be packed from.
-    fn ask(&self, product: &Product<'_>, item: Item, (p, steps): (usize, Range<usize>), part: usize, parts: usize) {
-        let elements = self.holds.elements();
-        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
-        ask(&product.b, item.b, self.panels.columns(p), inner, part, parts);
-    }
-
     /// Computes an item; sums that must wait for their rows go to `stage`.
     ///
     /// # Safety
@@ -400,7 +316,8 @@ impl<E: Tail> ByTiles<E> {
         stage: Option<Disjoint<'_, E>>,
     ) {
         let (a, work) = scratch.split_at_mut(self.a_bytes()[0]);
-        if self.cut.packs == Packs::Together {
+        let lies = self.a_lies(product, item);
+        if self.cut.packs == Packs::Together && !lies {
             self.prepare(product, item, a);
         }
         let a = &*a;
@@ -418,7 +335,7 @@ impl<E: Tail> ByTiles<E> {
             let work = unsafe { work.part(slot * bytes..(slot + 1) * bytes) };
             // SAFETY: `supports` asked for the feature, and what this calls has no tiles of its own.
             let tiles = (self.units == Units::Tiles).then(|| unsafe { Tiles::new() });
-            let task = Task { finish: &finish, a, tiles };
+            let task = Task { finish: &finish, a, lies, tiles };
             let (own, work) = work.split_at_mut(self.a_bytes()[1]);
             let mut ready = 0..0;
             for t in shares.of(slot) {
@@ -426,6 +343,7 @@ impl<E: Tail> ByTiles<E> {
                 let (i, j) = if by_rows { (t / across, t % across) } else { (t % down, t / down) };
                 let block = |i: usize| blocks * i / down;
                 let needed = match self.cut.packs {
+                    _ if lies => 0..0,
                     Packs::Together => 0..0,
                     Packs::Thread => 0..blocks,
                     Packs::Task | Packs::Rows => block(i)..block(i + 1),
@@ -447,6 +365,8 @@ impl<E: Tail> ByTiles<E> {
 struct Task<'t, 'p, E> {
     finish: &'t Finish<'p, 'p, E>,
     a: &'t [u8],
+    /// Whether A need not be packed.
+    lies: bool,
     /// Of this thread, unless products are made in vectors.
     tiles: Option<Tiles>,
 }

@@ -1,20 +1,26 @@
-//! Four tiles of sums: 32 rows of one operand and 32 of the other, over a run of k.
+//! Four tiles of sums: 32 rows of one operand and 32 of the other, over a run of k, two tiles of sums at a time.
 //!
 //! ```text
 //!                  right: 16 lines a step, each four bytes of k of 16 rows, side by side
 //!                 ┌────┬────┐
-//!                 │ r₀ │ r₁ │
+//!                 │ r₀ │ r₁ │     a step multiplies 64 bytes of k: 32 numbers of bf16 or 64 bytes
 //!    left         └────┴────┘
 //!   ┌────┐        ┌────┬────┐
-//!   │ l₀ │        │ c₀₀│ c₀₁│   a step multiplies 64 bytes of k: 32 numbers of bf16 or 64 bytes
+//!   │ l₀ │        │ c₀₀│ c₀₁│     first this run, if left passes
 //!   ├────┤        ├────┼────┤
-//!   │ l₁ │        │ c₁₀│ c₁₁│   four tiles are loaded for four products, each of which takes as long as two loads
+//!   │ l₁ │        │ c₁₀│ c₁₁│     then this one
 //!   └────┘        └────┴────┘
 //! ```
+//! One operand passes: its tiles are loaded once for two products, from the second cache. The other stays: what it has of the run is
+//! in the first cache, since it meets all that passes. Three tiles are loaded for two products, where four for four would do; but
+//! a processor keeps few more tiles than the eight that have names, and half of them while another thread has the other half of
+//! the core. A tile can be loaded before others are done with only if it finds room, so fewer names go faster: in the first cache,
+//! beside a busy neighbour, 1100 GFLOP/s with four names, 870 with six, 520 with eight; alone 2320 with any.
+//!
 //! A tile of one form is a tile of the other with rows and columns exchanged, in units of four bytes.
 
 use crate::amx::{ROW_BYTES, ROWS, Tiles};
-use std::{arch::asm, mem::offset_of};
+use std::{arch::asm, mem::offset_of, ops::Range};
 
 /// What is multiplied, and how sums are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +33,6 @@ pub(crate) enum Dot {
 
 /// Two tiles of an operand, and where the next two are.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
 pub(crate) struct Operand {
     pub(crate) at: [*const u8; 2],
     /// Bytes from a row, or line, to the next.
@@ -42,14 +47,61 @@ impl Operand {
         let tile = crate::amx::TILE_BYTES;
         Self { at: [at, at.wrapping_add(tile)], ld: ROW_BYTES, step: 2 * tile }
     }
+
+    /// What lies so many bytes on.
+    pub(crate) fn moved(self, bytes: usize) -> Self {
+        Self { at: self.at.map(|at| at.wrapping_add(bytes)), ..self }
+    }
+
+    /// Lines of steps `steps`, both tiles of each.
+    fn lines(&self, steps: Range<usize>) -> impl Iterator<Item = *const u8> {
+        let Self { at, ld, step } = *self;
+        let tiles = steps.flat_map(move |s| at.map(|at| at.wrapping_add(s * step)));
+        tiles.flat_map(move |tile| (0..ROWS).map(move |line| tile.wrapping_add(line * ld)))
+    }
+
+    /// Copies `steps` steps to tiles one after the other.
+    ///
+    /// # Safety
+    /// There are as many.
+    ///
+    /// # Panics
+    /// If `out` is short.
+    pub(crate) unsafe fn pack(&self, steps: usize, out: &mut [u8]) {
+        let out = &mut out.as_chunks_mut::<ROW_BYTES>().0[..2 * ROWS * steps];
+        for (line, out) in self.lines(0..steps).zip(out) {
+            // SAFETY: the caller's promise.
+            *out = unsafe { line.cast::<[u8; ROW_BYTES]>().read() };
+        }
+    }
+}
+
+/// Which operand passes: nothing of it should stay in the first cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Passes {
+    Left,
+    Right,
+}
+
+/// What is asked for while tiles multiply, to the second cache: of each step four lines, since more at once would keep tiles waiting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// The first and the third line.
+    pub(crate) at: [*const u8; 2],
+    /// Bytes from these to the second and the fourth.
+    pub(crate) line: usize,
+    /// Bytes from a step's to the next one's.
+    pub(crate) step: usize,
 }
 
 /// The product of a run of k.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
 pub(crate) struct Tile {
     pub(crate) left: Operand,
     pub(crate) right: Operand,
+    pub(crate) passes: Passes,
+    /// What either half of what passes asks for.
+    pub(crate) ahead: Option<[Ahead; 2]>,
     /// Steps of k, one at least.
     pub(crate) steps: usize,
     /// The sums of the upper and the lower 16 rows: 32 a row.
@@ -57,119 +109,77 @@ pub(crate) struct Tile {
     /// Bytes from a row of sums to the next.
     pub(crate) sums_ld: usize,
     /// Whether sums are stored, rather than added to what is there.
-    pub(crate) first: usize,
+    pub(crate) first: bool,
+}
+
+/// A tile of what passes by two of what stays.
+#[repr(C)]
+struct Pair {
+    passes: *const u8,
+    passes_ld: usize,
+    passes_step: usize,
+    stays: [*const u8; 2],
+    stays_ld: usize,
+    stays_step: usize,
+    steps: usize,
+    sums: [*mut u32; 2],
+    sums_ld: usize,
+    first: usize,
+    ahead: [*const u8; 2],
+    ahead_line: usize,
+    ahead_step: usize,
 }
 
 /// Sums of a tile's row take as many bytes as it has.
 const _: () = assert!(ROWS * size_of::<u32>() == ROW_BYTES);
 
 impl Tile {
-    /// Computes it.
+    /// Computes it; sums of the upper and the lower rows may be at one place, and are the upper ones' then.
     ///
     /// # Safety
     /// - The pointers name what they say, of which nothing else writes operands or accesses sums.
     /// - The processor has the instructions for `dot`.
     #[inline]
-    pub(crate) unsafe fn run(&self, dot: Dot, _: &Tiles) {
+    pub(crate) unsafe fn run(&self, dot: Dot, tiles: &Tiles) {
         #[cfg(test)]
         if crate::amx::is_imitated() {
             // SAFETY: passed on.
             return unsafe { self.imitate(dot) };
         }
-        macro_rules! with {
-            ($dot:literal) => {
-                // SAFETY: tiles have their shape, since there is a value that says so, and memory is as the caller says.
-                unsafe {
-                    asm!(
-                        // Sums so far.
-                        "cmp qword ptr [{t} + {first}], 0",
-                        "jne 2f",
-                        "mov {a}, [{t} + {sums}]",
-                        "mov {b}, [{t} + {sums} + 8]",
-                        "mov {ld}, [{t} + {sums_ld}]",
-                        "tileloadd tmm0, [{a} + {ld}]",
-                        "tileloadd tmm1, [{a} + {ld} + 64]",
-                        "tileloadd tmm2, [{b} + {ld}]",
-                        "tileloadd tmm3, [{b} + {ld} + 64]",
-                        "jmp 3f",
-                        "2:",
-                        "tilezero tmm0",
-                        "tilezero tmm1",
-                        "tilezero tmm2",
-                        "tilezero tmm3",
-                        "3:",
-                        "mov {a}, [{t} + {left}]",
-                        "mov {b}, [{t} + {left} + 8]",
-                        "mov {ld}, [{t} + {left} + 16]",
-                        "mov {step}, [{t} + {left} + 24]",
-                        "mov {c}, [{t} + {right}]",
-                        "mov {d}, [{t} + {right} + 8]",
-                        "mov {right_ld}, [{t} + {right} + 16]",
-                        "mov {right_step}, [{t} + {right} + 24]",
-                        "mov {k}, [{t} + {steps}]",
-                        "4:",
-                        "tileloadd tmm6, [{c} + {right_ld}]",
-                        "tileloadd tmm4, [{a} + {ld}]",
-                        concat!($dot, " tmm0, tmm4, tmm6"),
-                        ".irp at, 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960",
-                        "prefetcht0 [{a} + {step} + \\at]",
-                        ".endr",
-                        "tileloadd tmm7, [{d} + {right_ld}]",
-                        concat!($dot, " tmm1, tmm4, tmm7"),
-                        ".irp at, 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960",
-                        "prefetcht0 [{c} + {right_step} + \\at]",
-                        ".endr",
-                        "tileloadd tmm5, [{b} + {ld}]",
-                        concat!($dot, " tmm2, tmm5, tmm6"),
-                        ".irp at, 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960",
-                        "prefetcht0 [{a} + {step} + 1024 + \\at]",
-                        ".endr",
-                        concat!($dot, " tmm3, tmm5, tmm7"),
-                        ".irp at, 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960",
-                        "prefetcht0 [{c} + {right_step} + 1024 + \\at]",
-                        ".endr",
-                        "add {a}, {step}",
-                        "add {b}, {step}",
-                        "add {c}, {right_step}",
-                        "add {d}, {right_step}",
-                        "dec {k}",
-                        "jnz 4b",
-                        "mov {a}, [{t} + {sums}]",
-                        "mov {b}, [{t} + {sums} + 8]",
-                        "mov {ld}, [{t} + {sums_ld}]",
-                        "tilestored [{a} + {ld}], tmm0",
-                        "tilestored [{a} + {ld} + 64], tmm1",
-                        "tilestored [{b} + {ld}], tmm2",
-                        "tilestored [{b} + {ld} + 64], tmm3",
-                        t = in(reg) self,
-                        a = out(reg) _,
-                        b = out(reg) _,
-                        c = out(reg) _,
-                        d = out(reg) _,
-                        ld = out(reg) _,
-                        step = out(reg) _,
-                        right_ld = out(reg) _,
-                        right_step = out(reg) _,
-                        k = out(reg) _,
-                        left = const offset_of!(Tile, left),
-                        right = const offset_of!(Tile, right),
-                        steps = const offset_of!(Tile, steps),
-                        sums = const offset_of!(Tile, sums),
-                        sums_ld = const offset_of!(Tile, sums_ld),
-                        first = const offset_of!(Tile, first),
-                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                        options(nostack),
-                    );
-                }
+        let (passes, stays) = match self.passes {
+            Passes::Left => (&self.left, &self.right),
+            Passes::Right => (&self.right, &self.left),
+        };
+        let [upper, lower] = self.sums;
+        let times = if self.passes == Passes::Left && upper == lower { 1 } else { 2 };
+        for half in 0..times {
+            let sums = match self.passes {
+                Passes::Left => [self.sums[half], self.sums[half].wrapping_add(ROWS)],
+                Passes::Right => self.sums.map(|sums| sums.wrapping_add(half * ROWS)),
             };
-        }
-        match dot {
-            Dot::Bf16 => with!("tdpbf16ps"),
-            Dot::Bytes { left: true, right: true } => with!("tdpbssd"),
-            Dot::Bytes { left: true, right: false } => with!("tdpbsud"),
-            Dot::Bytes { left: false, right: true } => with!("tdpbusd"),
-            Dot::Bytes { left: false, right: false } => with!("tdpbuud"),
+            let ahead = self.ahead.map(|ahead| ahead[half]);
+            let pair = Pair {
+                passes: passes.at[half],
+                passes_ld: passes.ld,
+                passes_step: passes.step,
+                stays: stays.at,
+                stays_ld: stays.ld,
+                stays_step: stays.step,
+                steps: self.steps,
+                sums,
+                sums_ld: self.sums_ld,
+                first: self.first.into(),
+                ahead: ahead.map_or([std::ptr::null(); 2], |ahead| ahead.at),
+                ahead_line: ahead.map_or(0, |ahead| ahead.line),
+                ahead_step: ahead.map_or(0, |ahead| ahead.step),
+            };
+            // SAFETY: passed on.
+            unsafe {
+                match ahead {
+                    Some(_) => pair.run::<true>(dot, self.passes, tiles),
+                    None => pair.run::<false>(dot, self.passes, tiles),
+                }
+            }
         }
     }
 
@@ -204,7 +214,7 @@ impl Tile {
         };
         let total = |(row, column)| {
             // SAFETY: within the sums, says the caller.
-            let mut total = if self.first == 1 { 0 } else { unsafe { at(row, column).read() } };
+            let mut total = if self.first { 0 } else { unsafe { at(row, column).read() } };
             for (step, k) in (0..self.steps).flat_map(|step| (0..ROWS).map(move |k| (step, k))) {
                 let left = four(&self.left, row / ROWS, step, row % ROWS, k);
                 let right = four(&self.right, column / ROWS, step, k, column % ROWS);
@@ -217,6 +227,125 @@ impl Tile {
         for ((row, column), total) in places().zip(totals) {
             // SAFETY: as above.
             unsafe { at(row, column).write(total) };
+        }
+    }
+}
+
+impl Pair {
+    /// Computes it, and asks for what is ahead if told so.
+    ///
+    /// # Safety
+    /// As [`Tile::run`].
+    #[inline]
+    unsafe fn run<const ASKS: bool>(&self, dot: Dot, passes: Passes, _: &Tiles) {
+        macro_rules! with {
+            ($dot:literal, $left:literal, $right:literal, $ask:expr) => {
+                // SAFETY: tiles have their shape, since there is a value that says so, and memory is as the caller says.
+                unsafe {
+                    asm!(
+                        // Sums so far.
+                        "cmp qword ptr [{t} + {first}], 0",
+                        "jne 2f",
+                        "mov {b}, [{t} + {sums}]",
+                        "mov {c}, [{t} + {sums} + 8]",
+                        "mov {ld}, [{t} + {sums_ld}]",
+                        "tileloadd tmm0, [{b} + {ld}]",
+                        "tileloadd tmm1, [{c} + {ld}]",
+                        "jmp 3f",
+                        "2:",
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "3:",
+                        "mov {a}, [{t} + {passes}]",
+                        "mov {ld}, [{t} + {passes_ld}]",
+                        "mov {step}, [{t} + {passes_step}]",
+                        "mov {b}, [{t} + {stays}]",
+                        "mov {c}, [{t} + {stays} + 8]",
+                        "mov {stays_ld}, [{t} + {stays_ld_at}]",
+                        "mov {stays_step}, [{t} + {stays_step_at}]",
+                        "mov {k}, [{t} + {steps}]",
+                        "mov {p}, [{t} + {ahead}]",
+                        "mov {q}, [{t} + {ahead} + 8]",
+                        "mov {line}, [{t} + {ahead_line}]",
+                        "4:",
+                        // Not to the first cache, if the processor heeds what it is told.
+                        "tileloaddt1 tmm2, [{a} + {ld}]",
+                        "tileloadd tmm3, [{b} + {stays_ld}]",
+                        concat!($dot, " tmm0, ", $left, ", ", $right),
+                        "tileloadd tmm3, [{c} + {stays_ld}]",
+                        concat!($dot, " tmm1, ", $left, ", ", $right),
+                        $ask,
+                        "add {a}, {step}",
+                        "add {b}, {stays_step}",
+                        "add {c}, {stays_step}",
+                        "dec {k}",
+                        "jnz 4b",
+                        "mov {b}, [{t} + {sums}]",
+                        "mov {c}, [{t} + {sums} + 8]",
+                        "mov {ld}, [{t} + {sums_ld}]",
+                        "tilestored [{b} + {ld}], tmm0",
+                        "tilestored [{c} + {ld}], tmm1",
+                        t = in(reg) self,
+                        a = out(reg) _,
+                        b = out(reg) _,
+                        c = out(reg) _,
+                        ld = out(reg) _,
+                        step = out(reg) _,
+                        stays_ld = out(reg) _,
+                        stays_step = out(reg) _,
+                        k = out(reg) _,
+                        p = out(reg) _,
+                        q = out(reg) _,
+                        line = out(reg) _,
+                        passes = const offset_of!(Pair, passes),
+                        passes_ld = const offset_of!(Pair, passes_ld),
+                        passes_step = const offset_of!(Pair, passes_step),
+                        stays = const offset_of!(Pair, stays),
+                        stays_ld_at = const offset_of!(Pair, stays_ld),
+                        stays_step_at = const offset_of!(Pair, stays_step),
+                        steps = const offset_of!(Pair, steps),
+                        sums = const offset_of!(Pair, sums),
+                        sums_ld = const offset_of!(Pair, sums_ld),
+                        first = const offset_of!(Pair, first),
+                        ahead = const offset_of!(Pair, ahead),
+                        ahead_line = const offset_of!(Pair, ahead_line),
+                        ahead_step = const offset_of!(Pair, ahead_step),
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        options(nostack),
+                    );
+                }
+            };
+            ($dot:literal, $left:literal, $right:literal) => {
+                if ASKS {
+                    with!(
+                        $dot,
+                        $left,
+                        $right,
+                        "prefetcht1 [{p}]
+                        prefetcht1 [{p} + {line}]
+                        prefetcht1 [{q}]
+                        prefetcht1 [{q} + {line}]
+                        add {p}, [{t} + {ahead_step}]
+                        add {q}, [{t} + {ahead_step}]"
+                    );
+                } else {
+                    // Names what is not used.
+                    with!($dot, $left, $right, "/* {ahead_step} */");
+                }
+            };
+            ($dot:literal) => {
+                match passes {
+                    Passes::Left => with!($dot, "tmm2", "tmm3"),
+                    Passes::Right => with!($dot, "tmm3", "tmm2"),
+                }
+            };
+        }
+        match dot {
+            Dot::Bf16 => with!("tdpbf16ps"),
+            Dot::Bytes { left: true, right: true } => with!("tdpbssd"),
+            Dot::Bytes { left: true, right: false } => with!("tdpbsud"),
+            Dot::Bytes { left: false, right: true } => with!("tdpbusd"),
+            Dot::Bytes { left: false, right: false } => with!("tdpbuud"),
         }
     }
 }

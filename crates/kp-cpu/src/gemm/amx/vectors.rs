@@ -104,7 +104,7 @@ unsafe fn rows_by<const R: usize, const V: usize>(tile: &Tile, left: *const u8, 
         }
         for (row, sums) in all.into_iter().enumerate() {
             for (v, sum) in sums.into_iter().enumerate() {
-                let total = if tile.first == 1 { sum } else { _mm512_add_ps(_mm512_loadu_ps(of(row, v)), sum) };
+                let total = if tile.first { sum } else { _mm512_add_ps(_mm512_loadu_ps(of(row, v)), sum) };
                 _mm512_storeu_ps(of(row, v), total);
             }
         }

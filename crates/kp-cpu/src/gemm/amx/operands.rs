@@ -1,0 +1,212 @@
+//! Where tiles find A and B: packed, or where they lie.
+
+use super::{
+    lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
+    product::{ByTiles, DEEP},
+    source::{Source, Units},
+    tile::{Ahead, Operand},
+};
+use crate::{
+    act::Tail,
+    amx::{ROW_BYTES, ROWS},
+    gemm::{
+        product::{Item, Product},
+        tile::Wanted,
+        vnni::pack::ask,
+    },
+    kernel::Output,
+    memory::LINE,
+    threads,
+};
+use std::ops::Range;
+
+/// Bytes between rows of A, at most, if it is to be read where it lies: 512 rows have 1 KB of each run of k, in half of L2's places.
+const NEAR: usize = 2 << 10;
+
+impl<E: Tail> ByTiles<E> {
+    /// Where steps from `first` on, a run's first, of block `block` of `blocks` lie: run after run, so that the end of one
+    /// block asks for the next.
+    pub(super) fn place(&self, blocks: usize, block: usize, first: usize) -> usize {
+        let run = (self.steps() - first).min(DEEP);
+        (first * blocks + block * run) * STEP_BYTES
+    }
+
+    /// Whether tiles can read an item's A where it lies, as left operand: lines that are whole, and so near each other that they do not
+    /// share few places in L2.
+    pub(super) fn a_lies(&self, product: &Product<'_>, item: Item) -> bool {
+        let (a, k) = (&product.a, self.spec.k as usize);
+        let ld = 2 * a.matrix.ld as usize;
+        let is_left = self.units == Units::Tiles && self.holds == Holds::Bf16 && !self.is_turned();
+        let is_whole = item.rows.is_multiple_of(BLOCK) && k > 0 && k.is_multiple_of(self.holds.elements());
+        let at = a.codes.as_ptr().addr() + 2 * a.place(item.row_batch, item.row, 0);
+        let is_near = ld <= NEAR && ld.is_multiple_of(ROW_BYTES) && at.is_multiple_of(ROW_BYTES);
+        is_left && matches!(self.a, Lines::Same) && is_whole && is_near
+    }
+
+    /// Steps `steps` of the first of some blocks of rows where they lie, and the bytes from a block to the next.
+    pub(super) fn a_lying(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        rows: &Range<usize>,
+        steps: &Range<usize>,
+    ) -> (Operand, usize) {
+        let (a, ld) = (&product.a, 2 * product.a.matrix.ld as usize);
+        let first = 2 * a.place(item.row_batch, item.row + rows.start, steps.start * self.holds.elements());
+        let at = a.codes[first..][..(rows.len() - 1) * ld + steps.len() * ROW_BYTES].as_ptr();
+        (Operand { at: [at, at.wrapping_add(ROWS * ld)], ld, step: ROW_BYTES }, BLOCK * ld)
+    }
+
+    /// Packs the rows of an item.
+    pub(super) fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
+        let (steps, blocks) = (self.steps(), item.rows.div_ceil(BLOCK));
+        let parts = steps.div_ceil(DEEP);
+        let a = Output::of(a);
+        threads::for_each(blocks * parts, |i| {
+            let (block, first) = (i / parts, i % parts * DEEP);
+            let at = self.place(blocks, block, first);
+            // SAFETY: each part of each block once.
+            let out = unsafe { a.part(at..at + (steps - first).min(DEEP) * STEP_BYTES) };
+            self.pack(product, item, block, first, out);
+        });
+    }
+
+    /// Packs blocks `blocks` of rows, by this thread alone.
+    pub(super) fn prepare_own(&self, product: &Product<'_>, item: Item, blocks: Range<usize>, a: &mut [u8]) {
+        let (steps, count) = (self.steps(), blocks.len());
+        for (j, block) in blocks.enumerate() {
+            for first in (0..steps).step_by(DEEP) {
+                let at = self.place(count, j, first);
+                self.pack(product, item, block, first, &mut a[at..][..(steps - first).min(DEEP) * STEP_BYTES]);
+            }
+        }
+    }
+
+    /// Packs a run of steps from `first` on of the rows of block `block`.
+    fn pack(&self, product: &Product<'_>, item: Item, block: usize, first: usize, out: &mut [u8]) {
+        let (k, elements) = (self.spec.k as usize, self.holds.elements());
+        let rows = item.row + block * BLOCK..item.row + ((block + 1) * BLOCK).min(item.rows);
+        let inner = first * elements..((first + DEEP) * elements).min(k);
+        // SAFETY: `supports` asked for the features.
+        unsafe {
+            self.a.pack(&product.a, item.row_batch, rows, inner, out);
+            if self.is_turned() {
+                turn(out);
+            }
+        }
+    }
+
+    /// Steps `steps` of panel `p` where they lie, if tiles can read them there.
+    fn in_panels(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
+        let (b, columns) = (&product.b, self.panels.columns(p));
+        let Source::Panels(width) = self.b else { return None };
+        // Where the second sixteen columns are none, those before once more.
+        let second = if columns.len() > ROWS { columns.start + ROWS } else { columns.start };
+        let at = [columns.start, second].map(|column| {
+            let first = b.place(item.b, column, steps.start * self.holds.elements());
+            b.codes[b.matrix.dtype().bytes(first as u64) as usize..].as_ptr()
+        });
+        Some(Operand { at, ld: 4 * width, step: 4 * width * ROWS })
+    }
+
+    /// The same if they need not be packed. What is more than one block of rows needs a block of B that stays in the first cache, where
+    /// lines of wide panels would share few places.
+    pub(super) fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
+        let stays = |of_b: &Operand| of_b.ld <= 4 * BLOCK || item.rows <= BLOCK || self.units == Units::Vectors;
+        self.in_panels(product, item, p, steps).filter(stays)
+    }
+
+    /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying).
+    pub(super) fn pack_b(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>, out: &mut [u8]) {
+        let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
+        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
+        if inner.is_empty() {
+            return;
+        }
+        // SAFETY: `supports` asked for the features.
+        unsafe {
+            match self.b {
+                Source::Left(lines) => lines.pack(b, item.b, columns, inner, out),
+                Source::Across => pack_across(b, item.b, columns, inner, out),
+                Source::Panels(_) if self.lying(product, item, p, &steps).is_none() => {
+                    if let Some(of_b) = self.in_panels(product, item, p, &steps) {
+                        of_b.pack(steps.len(), out);
+                    }
+                }
+                Source::Panels(_) => {}
+            }
+        }
+    }
+
+    /// What steps `steps` of panel `p` are read or will be packed from.
+    pub(super) fn wanted(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>) -> Option<Wanted> {
+        let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
+        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
+        match self.b {
+            _ if inner.is_empty() => None,
+            // Each run of it begins where the processor, which fetches ahead along a panel, does not expect it.
+            Source::Panels(width) if width.is_multiple_of(BLOCK) => {
+                let first = b.matrix.dtype().bytes(b.place(item.b, columns.start, inner.start) as u64) as usize;
+                let (at, lines) = (b.codes[first..].as_ptr(), steps.len() * ROWS);
+                Some(match width {
+                    BLOCK => Wanted::row(at, lines * 4 * BLOCK),
+                    _ => Wanted { at, bytes: 4 * BLOCK, count: lines, step: 4 * width },
+                })
+            }
+            Source::Panels(_) => None,
+            _ => b.wanted(item.b, &columns, &inner),
+        }
+    }
+
+    /// What block `j` of `blocks` of rows asks for while it is multiplied: a quarter of the lines of a block of B that will be read or packed as
+    /// they are, if it is such a block's turn.
+    pub(super) fn ahead(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        (p, steps): (usize, &Range<usize>),
+        (j, blocks): (usize, usize),
+    ) -> Option<[Ahead; 2]> {
+        const PARTS: usize = 4;
+        let part = PARTS * j / blocks;
+        if steps.len() != DEEP || (PARTS * j) % blocks >= PARTS {
+            return None;
+        }
+        let (b, columns) = (&product.b, self.panels.columns(p));
+        let (at, each, third, line, step) = match (self.in_panels(product, item, p, steps), self.b) {
+            // Four lines of a run of them.
+            (Some(of_b), _) if of_b.ld == 2 * LINE => {
+                (of_b.at[0], DEEP * STEP_BYTES / PARTS / 2, 2 * LINE, LINE, 4 * LINE)
+            }
+            // Two lines of two rows.
+            (Some(of_b), _) => (of_b.at[0], 2 * of_b.step, of_b.ld, LINE, 2 * of_b.ld),
+            // One line of four columns.
+            (None, Source::Left(Lines::Same)) if columns.len() == BLOCK => {
+                let first = steps.start * self.holds.elements();
+                let at = |column: usize| ROW_BYTES / self.holds.elements() * b.place(item.b, column, first);
+                let ld = at(columns.start + 1) - at(columns.start);
+                (b.codes.as_ptr().wrapping_add(at(columns.start)), BLOCK / PARTS / 2 * ld, 2 * ld, ld, LINE)
+            }
+            _ => return None,
+        };
+        let half = |half: usize| {
+            let first = at.wrapping_add((2 * part + half) * each);
+            Ahead { at: [first, first.wrapping_add(third)], line, step }
+        };
+        Some([half(0), half(1)])
+    }
+
+    /// Asks for part `part` of `parts` of what a block of B will be packed from.
+    pub(super) fn ask(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        (p, steps): (usize, &Range<usize>),
+        part: usize,
+        parts: usize,
+    ) {
+        let elements = self.holds.elements();
+        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
+        ask(&product.b, item.b, self.panels.columns(p), inner, part, parts);
+    }
+}
