@@ -141,11 +141,6 @@ impl Tile {
     /// - The processor has the instructions for `dot`.
     #[inline]
     pub(crate) unsafe fn run(&self, dot: Dot, tiles: &Tiles) {
-        #[cfg(test)]
-        if crate::amx::is_imitated() {
-            // SAFETY: passed on.
-            return unsafe { self.imitate(dot) };
-        }
         let (passes, stays) = match self.passes {
             Passes::Left => (&self.left, &self.right),
             Passes::Right => (&self.right, &self.left),
@@ -182,53 +177,6 @@ impl Tile {
             }
         }
     }
-
-    /// What tiles would do, in loops.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
-    #[cfg(test)]
-    unsafe fn imitate(&self, dot: Dot) {
-        let sum = |mut sum: u32, left: [u8; 4], right: [u8; 4]| {
-            let Dot::Bytes { left: l, right: r } = dot else {
-                let number = |code: [u8; 4], i: usize| {
-                    f32::from_bits(u32::from(u16::from_le_bytes([code[2 * i], code[2 * i + 1]])) << 16)
-                };
-                let product = |i| number(left, i) * number(right, i);
-                return (f32::from_bits(sum) + product(0) + product(1)).to_bits();
-            };
-            let number = |code: u8, signed: bool| if signed { i32::from(code as i8) } else { code.into() };
-            for (left, right) in left.into_iter().zip(right) {
-                sum = sum.wrapping_add((number(left, l) * number(right, r)) as u32);
-            }
-            sum
-        };
-        let four = |operand: &Operand, tile: usize, step: usize, line: usize, lane: usize| {
-            let at = operand.at[tile].wrapping_add(step * operand.step + line * operand.ld + 4 * lane);
-            // SAFETY: within the operand, says the caller.
-            unsafe { at.cast::<[u8; 4]>().read() }
-        };
-        let places = || (0..2 * ROWS).flat_map(|row| (0..2 * ROWS).map(move |column| (row, column)));
-        let at = |row: usize, column| {
-            self.sums[row / ROWS].wrapping_byte_add(row % ROWS * self.sums_ld).wrapping_add(column)
-        };
-        let total = |(row, column)| {
-            // SAFETY: within the sums, says the caller.
-            let mut total = if self.first { 0 } else { unsafe { at(row, column).read() } };
-            for (step, k) in (0..self.steps).flat_map(|step| (0..ROWS).map(move |k| (step, k))) {
-                let left = four(&self.left, row / ROWS, step, row % ROWS, k);
-                let right = four(&self.right, column / ROWS, step, k, column % ROWS);
-                total = sum(total, left, right);
-            }
-            total
-        };
-        // Two tiles of sums may be one: nothing is stored before everything is loaded.
-        let totals: Vec<u32> = places().map(total).collect();
-        for ((row, column), total) in places().zip(totals) {
-            // SAFETY: as above.
-            unsafe { at(row, column).write(total) };
-        }
-    }
 }
 
 impl Pair {
@@ -238,6 +186,11 @@ impl Pair {
     /// As [`Tile::run`].
     #[inline]
     unsafe fn run<const ASKS: bool>(&self, dot: Dot, passes: Passes, _: &Tiles) {
+        #[cfg(test)]
+        if crate::amx::is_imitated() {
+            // SAFETY: passed on.
+            return unsafe { self.imitate(dot, passes) };
+        }
         macro_rules! with {
             ($dot:literal, $left:literal, $right:literal, $ask:expr) => {
                 // SAFETY: tiles have their shape, since there is a value that says so, and memory is as the caller says.
@@ -346,6 +299,127 @@ impl Pair {
             Dot::Bytes { left: true, right: false } => with!("tdpbsud"),
             Dot::Bytes { left: false, right: true } => with!("tdpbusd"),
             Dot::Bytes { left: false, right: false } => with!("tdpbuud"),
+        }
+    }
+
+    /// What tiles would do, in loops.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[cfg(test)]
+    unsafe fn imitate(&self, dot: Dot, passes: Passes) {
+        let sum = |mut sum: u32, left: [u8; 4], right: [u8; 4]| {
+            let Dot::Bytes { left: l, right: r } = dot else {
+                let number = |code: [u8; 4], i: usize| {
+                    f32::from_bits(u32::from(u16::from_le_bytes([code[2 * i], code[2 * i + 1]])) << 16)
+                };
+                let product = |i| number(left, i) * number(right, i);
+                return (f32::from_bits(sum) + product(0) + product(1)).to_bits();
+            };
+            let number = |code: u8, signed: bool| if signed { i32::from(code as i8) } else { code.into() };
+            for (left, right) in left.into_iter().zip(right) {
+                sum = sum.wrapping_add((number(left, l) * number(right, r)) as u32);
+            }
+            sum
+        };
+        // SAFETY: within the operand, says the caller.
+        let four = |at: *const u8| unsafe { at.cast::<[u8; 4]>().read() };
+        let of_passes = |step, line, lane| {
+            four(self.passes.wrapping_add(step * self.passes_step + line * self.passes_ld + 4 * lane))
+        };
+        let of_stays = |tile: usize, step, line, lane| {
+            four(self.stays[tile].wrapping_add(step * self.stays_step + line * self.stays_ld + 4 * lane))
+        };
+        let places = (0..2 * ROWS * ROWS).map(|i| (i / (ROWS * ROWS), i / ROWS % ROWS, i % ROWS));
+        let at = |(tile, row, column): (usize, usize, usize)| {
+            self.sums[tile].wrapping_byte_add(row * self.sums_ld).wrapping_add(column)
+        };
+        let total = |place| {
+            let (tile, row, column) = place;
+            // SAFETY: within the sums, says the caller.
+            let mut total = if self.first == 1 { 0 } else { unsafe { at(place).read() } };
+            for (step, k) in (0..self.steps).flat_map(|step| (0..ROWS).map(move |k| (step, k))) {
+                let (left, right) = match passes {
+                    Passes::Left => (of_passes(step, row, k), of_stays(tile, step, k, column)),
+                    Passes::Right => (of_stays(tile, step, row, k), of_passes(step, k, column)),
+                };
+                total = sum(total, left, right);
+            }
+            total
+        };
+        // Two tiles of sums may be one: nothing is stored before everything is loaded.
+        let totals: Vec<u32> = places.clone().map(total).collect();
+        for (place, total) in places.zip(totals) {
+            // SAFETY: as above.
+            unsafe { at(place).write(total) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::amx::TILE_BYTES;
+
+    const STEPS: usize = 3;
+    const BYTES: usize = 2 * STEPS * TILE_BYTES;
+    /// Columns of sums, of which the first 32 are computed.
+    const LD: usize = 2 * ROWS + 5;
+
+    /// Bytes −2 to 2 of both operands, and what their product adds to sums of row and column.
+    fn example(passes: Passes) -> ([Vec<u8>; 2], impl Fn(usize, usize) -> i32) {
+        let operand = |seed: usize| -> Vec<u8> {
+            (0..BYTES).map(|i| ((i * 7 + i / 64 * 3 + seed) % 5) as u8).map(|x| x.wrapping_sub(2)).collect()
+        };
+        let (left, right) = (operand(0), operand(1 + passes as usize));
+        let operands = [left.clone(), right.clone()];
+        let product = move |row: usize, column: usize| {
+            let (of_left, of_right) = (row / ROWS * TILE_BYTES, column / ROWS * TILE_BYTES);
+            (0..STEPS * ROW_BYTES)
+                .map(|k| {
+                    let (step, k) = (k / ROW_BYTES * 2 * TILE_BYTES, k % ROW_BYTES);
+                    let left = left[of_left + step + row % ROWS * ROW_BYTES + k] as i8;
+                    let right = right[of_right + step + k / 4 * ROW_BYTES + column % ROWS * 4 + k % 4] as i8;
+                    i32::from(left) * i32::from(right)
+                })
+                .sum()
+        };
+        (operands, product)
+    }
+
+    /// Whichever operand passes, whether sums are new or there are some, and whether lower rows are the upper ones again.
+    #[test]
+    fn tiles_add_up_to_products() {
+        use crate::amx::features;
+        if features().next().is_some() && !features().any(|feature| feature == "amx-int8") {
+            println!("skipped: the processor has tiles, but not of bytes");
+            return;
+        }
+        // SAFETY: there are tiles, or nothing is done with them; this thread has no others.
+        let tiles = unsafe { Tiles::new() };
+        for (passes, first, rows) in [Passes::Left, Passes::Right].into_iter().flat_map(|passes| {
+            [(true, 32), (false, 32), (true, 16), (false, 16)].map(|(first, rows)| (passes, first, rows))
+        }) {
+            let ([left, right], product) = example(passes);
+            let mut sums = vec![1000_u32; rows * LD];
+            let upper = sums.as_mut_ptr();
+            let lower = upper.wrapping_add((rows - ROWS) * LD);
+            let [mut left, right] = [&left, &right].map(|packed| Operand::packed(packed.as_ptr()));
+            if rows == ROWS {
+                left.at[1] = left.at[0];
+            }
+            let ahead = Ahead { at: [left.at[0]; 2], line: 64, step: 256 };
+            let ahead = first.then_some([ahead; 2]);
+            let tile = Tile { left, right, passes, ahead, steps: STEPS, sums: [upper, lower], sums_ld: 4 * LD, first };
+            let dot = Dot::Bytes { left: true, right: true };
+            // SAFETY: operands are packed and sums are as many; tiles are imitated where there are none.
+            unsafe { tile.run(dot, &tiles) };
+            for (i, &sum) in sums.iter().enumerate() {
+                let (row, column) = (i / LD, i % LD);
+                let before = if first && column < 2 * ROWS { 0 } else { 1000 };
+                let added = if column < 2 * ROWS { product(row, column) } else { 0 };
+                assert_eq!(sum as i32, before + added, "{passes:?}, first {first}, {rows} rows: {row}, {column}");
+            }
         }
     }
 }
