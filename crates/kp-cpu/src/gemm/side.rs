@@ -210,11 +210,19 @@ impl Side<'_> {
     /// Unpacks runs of outer rows, which lie next to each other, to lines `ld` apart; no scales.
     #[inline(always)]
     fn lines_across<R: Real>(&self, batch: usize, outer: Range<usize>, inner: Range<usize>, ld: usize, out: &mut [R]) {
+        // Where lines are is linear in `inner`, but to compute it for each would take longer than to widen one of a narrow panel.
+        let first = self.place(batch, outer.start, inner.start);
+        let step = if inner.len() > 1 { self.place(batch, outer.start, inner.start + 1) - first } else { 0 };
+        // Lines without gaps on either side are one.
+        let (len, count) = match step == outer.len() && step == ld {
+            true => (inner.len() * ld, 1),
+            false => (outer.len(), inner.len()),
+        };
+        let lines = (0..count).map(|i| first + i * step).zip(out.chunks_mut(ld.max(len)));
         macro_rules! each {
             ($bytes:literal, |$x:ident| $number:expr) => {
-                for (i, out) in inner.zip(out.chunks_mut(ld)) {
-                    let first = self.place(batch, outer.start, i) * $bytes;
-                    let codes = &self.codes[first..first + outer.len() * $bytes];
+                for (first, out) in lines {
+                    let codes = &self.codes[first * $bytes..(first + len) * $bytes];
                     for (out, &$x) in out.iter_mut().zip(codes.as_chunks::<$bytes>().0) {
                         *out = $number;
                     }
@@ -226,11 +234,7 @@ impl Side<'_> {
             DType::F32 => each!(4, |x| R::from_f32(f32::from_le_bytes(x))),
             DType::F64 => each!(8, |x| R::from_f64(f64::from_le_bytes(x))),
             DType::Bf16 => each!(2, |x| R::from_f32(f32::from_bits(u32::from(u16::from_le_bytes(x)) << 16))),
-            dtype => {
-                for (i, out) in inner.zip(out.chunks_mut(ld)) {
-                    numbers::read(dtype, self.codes, self.place(batch, outer.start, i), &mut out[..outer.len()]);
-                }
-            }
+            dtype => lines.for_each(|(first, out)| numbers::read(dtype, self.codes, first, &mut out[..len])),
         }
     }
 
