@@ -113,7 +113,12 @@ impl Side<'_> {
         };
         let bytes = |elements: usize| dtype.bytes(elements as u64) as usize;
         let at = self.codes.as_ptr().wrapping_add(bytes(self.place(batch, outer.start, inner.start)));
-        Some(Wanted { at, bytes: bytes(run), count, step: bytes(ld) })
+        // Runs without gaps, as in a panel, are one.
+        Some(if run == ld {
+            Wanted::row(at, bytes(run * count))
+        } else {
+            Wanted { at, bytes: bytes(run), count, step: bytes(ld) }
+        })
     }
 
     /// Unpacks outer rows `outer`, at most `width`, and inner elements `inner` to `out[i][o]`; rows that are missing
