@@ -114,11 +114,8 @@ impl Side<'_> {
         let bytes = |elements: usize| dtype.bytes(elements as u64) as usize;
         let at = self.codes.as_ptr().wrapping_add(bytes(self.place(batch, outer.start, inner.start)));
         // Runs without gaps, as in a panel, are one.
-        Some(if run == ld {
-            Wanted::row(at, bytes(run * count))
-        } else {
-            Wanted { at, bytes: bytes(run), count, step: bytes(ld) }
-        })
+        let (run, count) = if run == ld { (run * count, 1) } else { (run, count) };
+        Some(Wanted { at, bytes: bytes(run), count, step: bytes(ld) })
     }
 
     /// Unpacks outer rows `outer`, at most `width`, and inner elements `inner` to `out[i][o]`; rows that are missing
@@ -219,10 +216,8 @@ impl Side<'_> {
         let first = self.place(batch, outer.start, inner.start);
         let step = if inner.len() > 1 { self.place(batch, outer.start, inner.start + 1) - first } else { 0 };
         // Lines without gaps on either side are one.
-        let (len, count) = match step == outer.len() && step == ld {
-            true => (inner.len() * ld, 1),
-            false => (outer.len(), inner.len()),
-        };
+        let is_one = step == outer.len() && step == ld;
+        let (len, count) = if is_one { (inner.len() * ld, 1) } else { (outer.len(), inner.len()) };
         let lines = (0..count).map(|i| first + i * step).zip(out.chunks_mut(ld.max(len)));
         macro_rules! each {
             ($bytes:literal, |$x:ident| $number:expr) => {
