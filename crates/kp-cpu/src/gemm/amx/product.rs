@@ -44,8 +44,8 @@ use std::{marker::PhantomData, ops::Range, sync::Arc};
 /// Steps of k of a block of B: 32 KB of tiles.
 pub(super) const DEEP: usize = 16;
 
-/// Sums of which nothing is made between rows of a task that are not turned: lines of a tile's rows would else share few places in
-/// the first cache.
+/// Sums that stay unused behind each row of a task, unless blocks are turned: lines of a tile's rows would share few places in the first
+/// cache otherwise.
 const APART: usize = ROWS;
 
 /// Blocks of B that a thread packs: one is multiplied by, the next is being made.
