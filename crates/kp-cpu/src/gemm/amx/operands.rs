@@ -109,11 +109,15 @@ impl<E: Tail> ByTiles<E> {
         Some(Operand { at, ld: 4 * width, step: 4 * width * ROWS })
     }
 
-    /// The same if they need not be packed. What is more than one block of rows needs a block of B that stays in the first cache, where
-    /// lines of wide panels would share few places.
+    /// The same if they need not be packed.
     pub(super) fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
-        let stays = |of_b: &Operand| of_b.ld <= 4 * BLOCK || item.rows <= BLOCK || self.units == Units::Vectors;
-        self.in_panels(product, item, p, steps).filter(stays)
+        self.in_panels(product, item, p, steps).filter(|of_b| self.stays(item, of_b))
+    }
+
+    /// Whether a block of B stays in the first cache where it lies, or need not: several blocks of rows meet it there, but lines of wide
+    /// panels share few places.
+    fn stays(&self, item: Item, of_b: &Operand) -> bool {
+        of_b.ld <= 4 * BLOCK || item.rows <= BLOCK || self.units == Units::Vectors
     }
 
     /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying).
@@ -128,12 +132,12 @@ impl<E: Tail> ByTiles<E> {
             match self.b {
                 Source::Left(lines) => lines.pack(b, item.b, columns, inner, out),
                 Source::Across => pack_across(b, item.b, columns, inner, out),
-                Source::Panels(_) if self.lying(product, item, p, &steps).is_none() => {
-                    if let Some(of_b) = self.in_panels(product, item, p, &steps) {
+                Source::Panels(_) => {
+                    let of_b = self.in_panels(product, item, p, &steps).filter(|of_b| !self.stays(item, of_b));
+                    if let Some(of_b) = of_b {
                         of_b.pack(steps.len(), out);
                     }
                 }
-                Source::Panels(_) => {}
             }
         }
     }

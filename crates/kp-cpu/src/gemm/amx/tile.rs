@@ -359,7 +359,7 @@ impl Pair {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::amx::TILE_BYTES;
+    use crate::amx::{TILE_BYTES, features};
 
     const STEPS: usize = 3;
     const BYTES: usize = 2 * STEPS * TILE_BYTES;
@@ -390,7 +390,6 @@ mod tests {
     /// Whichever operand passes, whether sums are new or there are some, and whether lower rows are the upper ones again.
     #[test]
     fn tiles_add_up_to_products() {
-        use crate::amx::features;
         if features().next().is_some() && !features().any(|feature| feature == "amx-int8") {
             println!("skipped: the processor has tiles, but not of bytes");
             return;
