@@ -21,15 +21,14 @@ use std::arch::x86_64::{
 /// Rows whose sums are in registers.
 const TALL: usize = 8;
 
-/// Computes `tile`, of bf16; 16 rows of sums may be 32 at one place.
+/// Computes `tile`, of bf16, whose left operand passes.
 ///
 /// # Safety
 /// - The pointers name what they say, of which nothing else writes operands or accesses sums.
 /// - The processor has the instructions.
 #[target_feature(enable = "avx512f,avx512bf16")]
 pub(super) unsafe fn product(tile: &Tile) {
-    let Tile { left, right, steps, sums, sums_ld, first, .. } = *tile;
-    let halves = if sums[0] == sums[1] { 1 } else { 2 };
+    let Tile { left, right, halves, steps, sums, sums_ld, first, .. } = *tile;
     for half in 0..halves {
         for row in (0..ROWS).step_by(TALL) {
             let left = Operand { at: [left.at[half].wrapping_add(row * left.ld); 2], ..left };

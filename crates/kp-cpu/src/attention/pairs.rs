@@ -246,8 +246,7 @@ fn right(words: &[u32], lane: usize) -> Operand {
     Operand { at: [at, at.wrapping_add(ROW_BYTES)], ld: LD, step: ROWS * LD }
 }
 
-/// A product by tiles, or if there are none by dot products, to columns `lane` and after, of rows of sums; 16 rows are 32 at
-/// one place.
+/// A product by tiles, or if there are none by dot products, to columns `lane` and after, of 16 or 32 rows of sums.
 ///
 /// # Safety
 /// - The operands have `steps` steps.
@@ -262,8 +261,9 @@ unsafe fn product(
     tiles: Option<&Tiles>,
 ) {
     let upper = sums[lane..].as_mut_ptr();
-    let lower = upper.wrapping_add(sums.len() - ROWS * PANEL);
-    let tile = Tile { left, right, passes: Passes::Left, ahead: None, steps, sums: [upper, lower], sums_ld: LD, first };
+    let (lower, halves) = (upper.wrapping_add(ROWS * PANEL), sums.len() / (ROWS * PANEL));
+    let sums = [upper, lower];
+    let tile = Tile { left, right, passes: Passes::Left, halves, ahead: None, steps, sums, sums_ld: LD, first };
     match tiles {
         // SAFETY: passed on.
         Some(tiles) => unsafe { tile.run(Dot::Bf16, tiles) },

@@ -1,6 +1,7 @@
 //! Where tiles find A and B: packed, or where they lie.
 
 use super::{
+    cut::MOST_OF_A,
     lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
     product::{ByTiles, DEEP},
     source::{Source, Units},
@@ -20,14 +21,31 @@ use crate::{
 };
 use std::ops::Range;
 
+/// Blocks of rows that are few.
+const FEW: usize = 4;
+
 /// Bytes between rows of A, at most, if it is to be read where it lies: 512 rows have 1 KB of each run of k, in half of L2's places.
 const NEAR: usize = 2 << 10;
 
 impl<E: Tail> ByTiles<E> {
-    /// Where steps from `first` on, a run's first, of block `block` of `blocks` lie: run after run, so that the end of one
-    /// block asks for the next.
-    pub(super) fn place(&self, blocks: usize, block: usize, first: usize) -> usize {
-        let run = (self.steps() - first).min(DEEP);
+    /// Whether rows are so few that all of them meet a panel before the next one does, whose sums then stay in the first cache: B passes
+    /// in the order in which it lies, and A comes from L2 for each panel anew.
+    pub(super) fn is_few(&self, item: Item) -> bool {
+        let of_a = item.rows.next_multiple_of(ROWS) * self.steps() * ROW_BYTES;
+        self.units == Units::Tiles && item.rows <= FEW * BLOCK && of_a <= MOST_OF_A
+    }
+
+    /// Steps of a run of k: a block of B is 32 KB, or half of that where it is to stay in the half of the first cache's places that lines
+    /// of a wide panel share.
+    pub(super) fn deep(&self, item: Item) -> usize {
+        let is_wide = matches!(self.b, Source::Panels(width) if width > BLOCK);
+        if is_wide && self.is_few(item) { DEEP / 2 } else { DEEP }
+    }
+
+    /// Where steps from `first` on, the first of a run of at most `deep`, of block `block` of `blocks` lie: run after run, so that the
+    /// end of one block asks for the next.
+    pub(super) fn place(&self, blocks: usize, block: usize, first: usize, deep: usize) -> usize {
+        let run = (self.steps() - first).min(deep);
         (first * blocks + block * run) * STEP_BYTES
     }
 
@@ -60,33 +78,35 @@ impl<E: Tail> ByTiles<E> {
     /// Packs the rows of an item.
     pub(super) fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
         let (steps, blocks) = (self.steps(), item.rows.div_ceil(BLOCK));
-        let parts = steps.div_ceil(DEEP);
+        let deep = self.deep(item);
+        let parts = steps.div_ceil(deep);
         let a = Output::of(a);
         threads::for_each(blocks * parts, |i| {
-            let (block, first) = (i / parts, i % parts * DEEP);
-            let at = self.place(blocks, block, first);
+            let (block, first) = (i / parts, i % parts * deep);
+            let at = self.place(blocks, block, first, deep);
+            let run = first..(first + deep).min(steps);
             // SAFETY: each part of each block once.
-            let out = unsafe { a.part(at..at + (steps - first).min(DEEP) * STEP_BYTES) };
-            self.pack(product, item, block, first, out);
+            let out = unsafe { a.part(at..at + run.len() * STEP_BYTES) };
+            self.pack(product, item, block, run, out);
         });
     }
 
     /// Packs blocks `blocks` of rows, by this thread alone.
     pub(super) fn prepare_own(&self, product: &Product<'_>, item: Item, blocks: Range<usize>, a: &mut [u8]) {
-        let (steps, count) = (self.steps(), blocks.len());
+        let (steps, count, deep) = (self.steps(), blocks.len(), self.deep(item));
         for (j, block) in blocks.enumerate() {
-            for first in (0..steps).step_by(DEEP) {
-                let at = self.place(count, j, first);
-                self.pack(product, item, block, first, &mut a[at..][..(steps - first).min(DEEP) * STEP_BYTES]);
+            for first in (0..steps).step_by(deep) {
+                let (at, run) = (self.place(count, j, first, deep), first..(first + deep).min(steps));
+                self.pack(product, item, block, run.clone(), &mut a[at..][..run.len() * STEP_BYTES]);
             }
         }
     }
 
-    /// Packs a run of steps from `first` on of the rows of block `block`.
-    fn pack(&self, product: &Product<'_>, item: Item, block: usize, first: usize, out: &mut [u8]) {
+    /// Packs a run of steps of the rows of block `block`.
+    fn pack(&self, product: &Product<'_>, item: Item, block: usize, run: Range<usize>, out: &mut [u8]) {
         let (k, elements) = (self.spec.k as usize, self.holds.elements());
         let rows = item.row + block * BLOCK..item.row + ((block + 1) * BLOCK).min(item.rows);
-        let inner = first * elements..((first + DEEP) * elements).min(k);
+        let inner = run.start * elements..(run.end * elements).min(k);
         // SAFETY: `supports` asked for the features.
         unsafe {
             self.a.pack(&product.a, item.row_batch, rows, inner, out);
@@ -109,22 +129,32 @@ impl<E: Tail> ByTiles<E> {
         Some(Operand { at, ld: 4 * width, step: 4 * width * ROWS })
     }
 
-    /// The same if they need not be packed.
-    pub(super) fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
-        self.in_panels(product, item, p, steps).filter(|of_b| self.stays(item, of_b))
+    /// Steps `steps` of the columns of panel `p` where they lie, as left operand, if they are lines of whole steps.
+    fn in_columns(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
+        let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
+        let is_whole = columns.len() == BLOCK && (self.spec.k as usize).is_multiple_of(elements);
+        if !matches!(self.b, Source::Left(Lines::Same)) || !is_whole {
+            return None;
+        }
+        let at = |column: usize| ROW_BYTES / elements * b.place(item.b, column, steps.start * elements);
+        let [first, second, third] = [0, 1, ROWS].map(|column| at(columns.start + column));
+        let lines = b.codes[first..][..(BLOCK - 1) * (second - first) + steps.len() * ROW_BYTES].as_ptr();
+        Some(Operand { at: [lines, lines.wrapping_add(third - first)], ld: second - first, step: ROW_BYTES })
     }
 
-    /// Whether a block of B stays in the first cache where it lies, or need not: several blocks of rows meet it there, but lines of wide
-    /// panels share few places.
-    fn stays(&self, item: Item, of_b: &Operand) -> bool {
-        of_b.ld <= 4 * BLOCK || item.rows <= BLOCK || self.units == Units::Vectors
+    /// Steps `steps` of panel `p` where they lie, if they need not be packed. In panels they stay in the first cache as they are, of wide
+    /// ones where a run is short; columns, whose lines share few of its places, pass a few rows.
+    pub(super) fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
+        let stays = |of_b: &Operand| of_b.ld <= 4 * BLOCK || self.units == Units::Vectors || self.is_few(item);
+        let of_b = self.in_panels(product, item, p, steps).filter(stays);
+        of_b.or_else(|| self.in_columns(product, item, p, steps).filter(|_| self.is_few(item)))
     }
 
     /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying).
     pub(super) fn pack_b(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>, out: &mut [u8]) {
         let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
         let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
-        if inner.is_empty() {
+        if inner.is_empty() || self.lying(product, item, p, &steps).is_some() {
             return;
         }
         // SAFETY: `supports` asked for the features.
@@ -133,8 +163,7 @@ impl<E: Tail> ByTiles<E> {
                 Source::Left(lines) => lines.pack(b, item.b, columns, inner, out),
                 Source::Across => pack_across(b, item.b, columns, inner, out),
                 Source::Panels(_) => {
-                    let of_b = self.in_panels(product, item, p, &steps).filter(|of_b| !self.stays(item, of_b));
-                    if let Some(of_b) = of_b {
+                    if let Some(of_b) = self.in_panels(product, item, p, &steps) {
                         of_b.pack(steps.len(), out);
                     }
                 }
@@ -173,17 +202,18 @@ impl<E: Tail> ByTiles<E> {
     ) -> Option<[Ahead; 2]> {
         const PARTS: usize = 4;
         let part = PARTS * j / blocks;
-        if steps.len() != DEEP || (PARTS * j) % blocks >= PARTS {
+        let deep = self.deep(item);
+        if steps.len() != deep || (PARTS * j) % blocks >= PARTS {
             return None;
         }
         let (b, columns) = (&product.b, self.panels.columns(p));
         let (at, each, third, line, step) = match (self.in_panels(product, item, p, steps), self.b) {
             // Four lines of a run of them.
             (Some(of_b), _) if of_b.ld == 2 * LINE => {
-                (of_b.at[0], DEEP * STEP_BYTES / PARTS / 2, 2 * LINE, LINE, 4 * LINE)
+                (of_b.at[0], deep * STEP_BYTES / PARTS / 2, 2 * LINE, LINE, 4 * LINE)
             }
             // Two lines of two rows.
-            (Some(of_b), _) => (of_b.at[0], 2 * of_b.step, of_b.ld, LINE, 2 * of_b.ld),
+            (Some(of_b), _) => (of_b.at[0], deep / PARTS / 2 * of_b.step, of_b.ld, LINE, 2 * of_b.ld),
             // One line of four columns.
             (None, Source::Left(Lines::Same)) if columns.len() == BLOCK => {
                 let first = steps.start * self.holds.elements();

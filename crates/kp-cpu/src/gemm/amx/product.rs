@@ -225,79 +225,88 @@ impl<E: Tail> ByTiles<E> {
         // for and packed by shares, each while a block of rows is multiplied. What tiles multiply by fills L1 as it is.
         let by_shares = tiles.is_none() && matches!(self.b, Source::Across);
         let (mut now, mut soon) = bytes_mut(block).split_at_mut(DEEP * STEP_BYTES);
-        self.pack_b(product, item, run.start, 0..all_steps.min(DEEP), now);
-        for first in (0..all_steps).step_by(DEEP) {
-            let steps = first..(first + DEEP).min(all_steps);
+        let (deep, by_panels) = (self.deep(item), self.is_few(item));
+        let (runs, panels) = (all_steps.div_ceil(deep), run.len());
+        let turn = |t: usize| {
+            let (r, i) = if by_panels { (t % runs, t / runs) } else { (t / panels, t % panels) };
+            (run.start + i, r * deep..((r + 1) * deep).min(all_steps))
+        };
+        self.pack_b(product, item, run.start, 0..all_steps.min(deep), now);
+        for t in 0..runs * panels {
+            let (p, steps) = turn(t);
+            let (next, of_next) = if t + 1 < runs * panels { turn(t + 1) } else { (p, 0..0) };
             let (of_a, a_apart) = if lies {
                 self.a_lying(product, item, &rows, &steps)
             } else {
                 let each = steps.len() * STEP_BYTES;
-                (Operand::packed(a[self.place(a_blocks, a_first, first)..][..blocks * each].as_ptr()), each)
+                (Operand::packed(a[self.place(a_blocks, a_first, steps.start, deep)..][..blocks * each].as_ptr()), each)
             };
-            for (i, p) in run.clone().enumerate() {
-                let of_b = self.lying(product, item, p, &steps).unwrap_or_else(|| Operand::packed(now.as_ptr()));
-                let (next, of_next) = match p + 1 < run.end {
-                    true => (p + 1, steps.clone()),
-                    false => (run.start, steps.end..(steps.end + DEEP).min(all_steps)),
+            let there = self.lying(product, item, p, &steps);
+            let of_b = there.unwrap_or_else(|| Operand::packed(now.as_ptr()));
+            // Columns pass where they lie, unless they meet one tile of A alone. Else B stays, and A passes.
+            let b_passes = there.is_some() && self.is_turned() && rows.len() > ROWS;
+            let passes = if b_passes == self.is_turned() { Passes::Left } else { Passes::Right };
+            let mut ahead = None;
+            for j in 0..blocks {
+                let of_a = of_a.moved(j * a_apart);
+                let (left, right) = if self.is_turned() { (of_b, of_a) } else { (of_a, of_b) };
+                let i = p - run.start;
+                let (at, of_row) = match self.is_turned() {
+                    // Turned, blocks are one after the other.
+                    true => ((j * panels + i) * BLOCK * BLOCK, BLOCK),
+                    false => (j * BLOCK * ld + i * BLOCK, ld),
                 };
-                let mut ahead = None;
-                for j in 0..blocks {
-                    let of_a = of_a.moved(j * a_apart);
-                    let (left, right) = if self.is_turned() { (of_b, of_a) } else { (of_a, of_b) };
-                    let (at, of_row) = match self.is_turned() {
-                        // Turned, blocks are one after the other.
-                        true => ((j * run.len() + i) * BLOCK * BLOCK, BLOCK),
-                        false => (j * BLOCK * ld + i * BLOCK, ld),
-                    };
-                    let upper = sums[at..][..(BLOCK - 1) * of_row + BLOCK].as_mut_ptr();
-                    let asks = match (tiles, self.b) {
-                        (None, _) | (_, Source::Across) => None,
-                        (_, Source::Left(lines)) if !matches!(lines, Lines::Same) => {
-                            self.ask(product, item, (next, &of_next), j, blocks);
-                            None
-                        }
-                        _ => self.ahead(product, item, (next, &of_next), (j, blocks)),
-                    };
-                    let tile = Tile {
-                        left,
-                        right,
-                        ahead: asks,
-                        passes: if (blocks > 1) == self.is_turned() { Passes::Right } else { Passes::Left },
-                        steps: steps.len(),
-                        sums: [upper, upper.wrapping_add(ROWS * of_row)],
-                        sums_ld: 4 * of_row,
-                        first: first == 0,
-                    };
-                    let of_rows = rows.start + j * BLOCK..rows.end.min(rows.start + (j + 1) * BLOCK);
-                    if let Some(tiles) = tiles {
-                        // SAFETY: the operands are as they were packed or lie, the sums are this thread's, and `supports`
-                        // asked for the features.
-                        unsafe { tile.run(self.dot, tiles) };
-                        continue;
+                let upper = sums[at..][..(BLOCK - 1) * of_row + BLOCK].as_mut_ptr();
+                let of_rows = rows.start + j * BLOCK..rows.end.min(rows.start + (j + 1) * BLOCK);
+                let there = [of_rows.len(), self.panels.columns(p).len()];
+                let [high, wide] = if self.is_turned() { [there[1], there[0]] } else { there };
+                let asks = match (tiles, self.b) {
+                    (None, _) | (_, Source::Across) => None,
+                    (_, Source::Left(lines)) if !matches!(lines, Lines::Same) => {
+                        self.ask(product, item, (next, &of_next), j, blocks);
+                        None
                     }
-                    let there = [of_rows.len(), self.panels.columns(p).len()];
-                    let [high, wide] = if self.is_turned() { [there[1], there[0]] } else { there };
-                    let times = vectors::tiles([high, wide]);
-                    let share = [j, j + 1].map(|j| of_next.len() * j / blocks);
-                    let some = of_next.start + share[0]..of_next.start + share[1];
-                    if by_shares {
-                        let wanted = self.wanted(product, item, next, some.clone());
-                        ahead = wanted.map(|wanted| (wanted.shared(times, steps.len() * GROUP), 0));
-                    } else if j == 0 {
-                        let wanted = self.wanted(product, item, next, of_next.clone());
-                        ahead = wanted.map(|wanted| (wanted.shared(blocks * times, steps.len() * GROUP), times));
-                    }
-                    // SAFETY: as above.
-                    unsafe { vectors::run(&tile, [high, wide], ahead.as_ref().map(|(all, each)| (all, j * each))) };
-                    if by_shares {
-                        self.pack_b(product, item, next, some, &mut soon[share[0] * STEP_BYTES..]);
-                    }
+                    // What passes once the processor asks for by itself.
+                    _ if blocks == 1 => None,
+                    _ => self.ahead(product, item, (next, &of_next), (j, blocks)),
+                };
+                let tile = Tile {
+                    left,
+                    right,
+                    ahead: asks,
+                    passes,
+                    halves: if passes == Passes::Left { high } else { wide }.div_ceil(ROWS),
+                    steps: steps.len(),
+                    sums: [upper, upper.wrapping_add(ROWS * of_row)],
+                    sums_ld: 4 * of_row,
+                    first: steps.start == 0,
+                };
+                if let Some(tiles) = tiles {
+                    // SAFETY: the operands are as they were packed or lie, the sums are this thread's, and `supports`
+                    // asked for the features.
+                    unsafe { tile.run(self.dot, tiles) };
+                    continue;
                 }
+                let times = vectors::tiles([high, wide]);
+                let share = [j, j + 1].map(|j| of_next.len() * j / blocks);
+                let some = of_next.start + share[0]..of_next.start + share[1];
                 if by_shares {
-                    std::mem::swap(&mut now, &mut soon);
-                } else {
-                    self.pack_b(product, item, next, of_next, now);
+                    let wanted = self.wanted(product, item, next, some.clone());
+                    ahead = wanted.map(|wanted| (wanted.shared(times, steps.len() * GROUP), 0));
+                } else if j == 0 {
+                    let wanted = self.wanted(product, item, next, of_next.clone());
+                    ahead = wanted.map(|wanted| (wanted.shared(blocks * times, steps.len() * GROUP), times));
                 }
+                // SAFETY: as above.
+                unsafe { vectors::run(&tile, [high, wide], ahead.as_ref().map(|(all, each)| (all, j * each))) };
+                if by_shares {
+                    self.pack_b(product, item, next, some, &mut soon[share[0] * STEP_BYTES..]);
+                }
+            }
+            if by_shares {
+                std::mem::swap(&mut now, &mut soon);
+            } else {
+                self.pack_b(product, item, next, of_next, now);
             }
         }
         // SAFETY: passed on.

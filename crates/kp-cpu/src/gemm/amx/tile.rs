@@ -100,11 +100,13 @@ pub(crate) struct Tile {
     pub(crate) left: Operand,
     pub(crate) right: Operand,
     pub(crate) passes: Passes,
+    /// Tiles of what passes: one where the second would be all padding.
+    pub(crate) halves: usize,
     /// What either half of what passes asks for.
     pub(crate) ahead: Option<[Ahead; 2]>,
     /// Steps of k, one at least.
     pub(crate) steps: usize,
-    /// The sums of the upper and the lower 16 rows: 32 a row.
+    /// The sums of the upper and the lower 16 rows: 32 a row, or 16 if there is one right tile.
     pub(crate) sums: [*mut u32; 2],
     /// Bytes from a row of sums to the next.
     pub(crate) sums_ld: usize,
@@ -134,7 +136,7 @@ struct Pair {
 const _: () = assert!(ROWS * size_of::<u32>() == ROW_BYTES);
 
 impl Tile {
-    /// Computes it; sums of the upper and the lower rows may be at one place, and are the upper ones' then.
+    /// Computes it.
     ///
     /// # Safety
     /// - The pointers name what they say, of which nothing else writes operands or accesses sums.
@@ -145,9 +147,7 @@ impl Tile {
             Passes::Left => (&self.left, &self.right),
             Passes::Right => (&self.right, &self.left),
         };
-        let [upper, lower] = self.sums;
-        let times = if self.passes == Passes::Left && upper == lower { 1 } else { 2 };
-        for half in 0..times {
+        for half in 0..self.halves {
             let sums = match self.passes {
                 Passes::Left => [self.sums[half], self.sums[half].wrapping_add(ROWS)],
                 Passes::Right => self.sums.map(|sums| sums.wrapping_add(half * ROWS)),
@@ -387,7 +387,7 @@ mod tests {
         (operands, product)
     }
 
-    /// Whichever operand passes, whether sums are new or there are some, and whether lower rows are the upper ones again.
+    /// Whichever operand passes, whether sums are new or there are some, and whether one tile passes or two do.
     #[test]
     fn tiles_add_up_to_products() {
         if features().next().is_some() && !features().any(|feature| feature == "amx-int8") {
@@ -396,28 +396,31 @@ mod tests {
         }
         // SAFETY: there are tiles, or nothing is done with them; this thread has no others.
         let tiles = unsafe { Tiles::new() };
-        for (passes, first, rows) in [Passes::Left, Passes::Right].into_iter().flat_map(|passes| {
-            [(true, 32), (false, 32), (true, 16), (false, 16)].map(|(first, rows)| (passes, first, rows))
+        for (passes, first, halves) in [Passes::Left, Passes::Right].into_iter().flat_map(|passes| {
+            [(true, 2), (false, 2), (true, 1), (false, 1)].map(|(first, halves)| (passes, first, halves))
         }) {
             let ([left, right], product) = example(passes);
-            let mut sums = vec![1000_u32; rows * LD];
+            let mut sums = vec![1000_u32; 2 * ROWS * LD];
             let upper = sums.as_mut_ptr();
-            let lower = upper.wrapping_add((rows - ROWS) * LD);
-            let [mut left, right] = [&left, &right].map(|packed| Operand::packed(packed.as_ptr()));
-            if rows == ROWS {
-                left.at[1] = left.at[0];
-            }
+            let [left, right] = [&left, &right].map(|packed| Operand::packed(packed.as_ptr()));
             let ahead = Ahead { at: [left.at[0]; 2], line: 64, step: 256 };
             let ahead = first.then_some([ahead; 2]);
-            let tile = Tile { left, right, passes, ahead, steps: STEPS, sums: [upper, lower], sums_ld: 4 * LD, first };
+            let sums_at = [upper, upper.wrapping_add(ROWS * LD)];
+            let tile = Tile { left, right, passes, halves, ahead, steps: STEPS, sums: sums_at, sums_ld: 4 * LD, first };
             let dot = Dot::Bytes { left: true, right: true };
             // SAFETY: operands are packed and sums are as many; tiles are imitated where there are none.
             unsafe { tile.run(dot, &tiles) };
+            let [rows, columns] = match passes {
+                Passes::Left => [halves * ROWS, 2 * ROWS],
+                Passes::Right => [2 * ROWS, halves * ROWS],
+            };
             for (i, &sum) in sums.iter().enumerate() {
                 let (row, column) = (i / LD, i % LD);
-                let before = if first && column < 2 * ROWS { 0 } else { 1000 };
-                let added = if column < 2 * ROWS { product(row, column) } else { 0 };
-                assert_eq!(sum as i32, before + added, "{passes:?}, first {first}, {rows} rows: {row}, {column}");
+                let expected = match row < rows && column < columns {
+                    true => product(row, column) + if first { 0 } else { 1000 },
+                    false => 1000,
+                };
+                assert_eq!(sum as i32, expected, "{passes:?}, first {first}, {halves} halves: {row}, {column}");
             }
         }
     }
