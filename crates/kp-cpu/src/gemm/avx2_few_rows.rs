@@ -8,7 +8,7 @@
 use super::{
     few::{
         avx2::{BREADTHS, Bf16, E4m3, E5m2, F16, F32, HEIGHTS, I8, Kind, STEP, U8, dots},
-        columns::{self, MOST, Reading},
+        columns::{self, MOST, Reading, overlapped},
         lists::{self, Columns},
         numbers::{self, Numbers},
     },
@@ -68,7 +68,7 @@ impl Kernel<Gemm> for Avx2FewRows {
         let compute = cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         // A little less than wider loops reach, where there are both.
         let share = Reading::of(variant).share(caps) - 0.02;
-        Nanos::from_secs(memory.as_secs().max(compute) / share + 2e-6 * f64::from(p.batch.max(1)))
+        Nanos::from_secs(overlapped(memory, compute) / share + 2e-6 * f64::from(p.batch.max(1)))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {

@@ -13,7 +13,7 @@
 
 use super::{
     few::{
-        columns::{self, Codes, Dots, HEIGHTS, MOST, Reading, Task},
+        columns::{self, Codes, Dots, HEIGHTS, MOST, Reading, Task, overlapped},
         dots::{self, Kind, SUMS, Table},
         far::Far,
         pairs::{self, LINE, PANEL, STEP_LINES},
@@ -90,7 +90,9 @@ impl Kernel<Gemm> for Avx512FewPairs {
         let made = if p.b.dtype().bits() == 8 { products / rows * 2.0 } else { 0.0 };
         let compute = 2.0 * (products + made) / pairs_rate(caps);
         let share = if p.b.order == Order::Col { Reading::InTurn.share(caps) } else { 0.95 };
-        Nanos::from_secs((memory.as_secs() / share).max(compute / 0.7) + 1e-6 * f64::from(p.batch.max(1)))
+        Nanos::from_secs(
+            overlapped(Nanos::from_secs(memory.as_secs() / share), compute / 0.7) + 1e-6 * f64::from(p.batch.max(1)),
+        )
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {

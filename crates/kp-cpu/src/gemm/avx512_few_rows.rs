@@ -14,7 +14,7 @@
 
 use super::{
     few::{
-        columns::{self, BROAD, FEATURES, HEIGHTS, MOST, Reading},
+        columns::{self, BROAD, FEATURES, HEIGHTS, MOST, Reading, overlapped},
         dots::{BROAD_SHARE, Bf16, Bytes, F16, F32, I8, Kind, Nibbles, SHARE, STEP, Table, U8, dots},
         far::Far,
         lists::{self, Columns, Lists},
@@ -76,9 +76,12 @@ impl Kernel<Gemm> for Avx512FewRows {
         let vectors = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 16.0;
         let rows = HEIGHTS[columns::height((p.m as usize).max(1))] as f64;
         let compute = vectors * (2.5 + rows) / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-        let is_shared = Kind::of(p.b.dtype()) == Some(Kind::Nibbles);
-        let share = if is_shared { 0.9 } else { Reading::of(variant).share(caps) };
-        Nanos::from_secs(memory.as_secs().max(compute) / share + 2e-6 * f64::from(p.batch.max(1)))
+        // Four bits share the work of several columns.
+        let secs = match Kind::of(p.b.dtype()) {
+            Some(Kind::Nibbles) => memory.as_secs().max(compute) / 0.9,
+            _ => overlapped(memory, compute) / Reading::of(variant).share(caps),
+        };
+        Nanos::from_secs(secs + 2e-6 * f64::from(p.batch.max(1)))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {

@@ -85,7 +85,7 @@ impl Kernel<Gemm> for VnniFewRows {
             _ if is_busy => 0.85,
             reading => reading.share(caps),
         };
-        let secs = if is_busy { overlapped(memory, compute / share) } else { memory.as_secs().max(compute) / share };
+        let secs = if is_busy { overlapped(memory, compute / share) } else { overlapped(memory, compute) / share };
         Nanos::from_secs(secs + 2e-6 * f64::from(p.batch.max(1)))
     }
 

@@ -1,10 +1,9 @@
 //! Where tiles find A and B: packed, or where they lie.
 
 use super::{
-    cut::MOST_OF_A,
     lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
     product::{ByTiles, DEEP},
-    source::{Source, Units},
+    source::{Source, Units, is_few},
     tile::{Ahead, Operand},
 };
 use crate::{
@@ -21,18 +20,13 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Blocks of rows that are few.
-const FEW: usize = 4;
-
 /// Bytes between rows of A, at most, if it is to be read where it lies: 512 rows have 1 KB of each run of k, in half of L2's places.
 const NEAR: usize = 2 << 10;
 
 impl<E: Tail> ByTiles<E> {
-    /// Whether rows are so few that all of them meet a panel before the next one does, whose sums then stay in the first cache: B passes
-    /// in the order in which it lies, and A comes from L2 for each panel anew.
+    /// Whether an item's rows are few.
     pub(super) fn is_few(&self, item: Item) -> bool {
-        let of_a = item.rows.next_multiple_of(ROWS) * self.steps() * ROW_BYTES;
-        self.units == Units::Tiles && item.rows <= FEW * BLOCK && of_a <= MOST_OF_A
+        self.units == Units::Tiles && is_few(item.rows, self.steps())
     }
 
     /// Steps of a run of k: a block of B is 32 KB, or half of that where it is to stay in the half of the first cache's places that lines
