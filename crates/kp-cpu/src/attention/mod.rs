@@ -37,6 +37,8 @@ pub(crate) mod soon;
 pub(crate) mod tests;
 pub(crate) mod turn;
 #[cfg(target_arch = "x86_64")]
+mod weights;
+#[cfg(target_arch = "x86_64")]
 mod widened;
 
 use kp_hal::{KernelList, op::Attention};

@@ -4,11 +4,11 @@
 //!                     left, rows of pairs               right, lines of 64 words       made
 //!   scores            rows of K as they were copied     pairs of numbers of Q          S [key][row] = K · Qᵀ
 //!   weights                                                                            P = 2^(S − m), in pairs of keys
-//!   sums              columns of V                      P, where S was                 A [number][row] += Vᵀ · P
+//!   sums              columns of V                      P of several blocks            A [number][row] += Vᵀ · P
 //! ```
 //! Either engine multiplies 32 rows by 32 lanes at a time. Scores come as lanes and weights in pairs of keys without any
-//! exchange of lanes; V alone is turned, once for all rows of the tile. Weights are counted from m, which follows a row's largest score only once that has grown by a factor of [`SLACK`]:
-//! sums are seldom rescaled, and no weight is far above 1.
+//! exchange of lanes; V alone is turned, once for all rows of the tile. What [weights](super::weights) are counted from seldom changes, so
+//! those of some blocks wait for each other, and sums are loaded and stored once for all of them.
 
 use super::{
     chunk::{BLOCK as KEYS, CHUNK, Inputs, Job, PANEL, Room, State, Task, shape},
@@ -18,25 +18,23 @@ use super::{
     sight::{Lanes, Row, Tile as Rows},
     soon::Soon,
     turn::Turns,
+    weights::{Bases, LEAST},
 };
 use crate::{
-    amx::{ROW_BYTES, ROWS, Tiles},
+    amx::{ROW_BYTES, ROWS, TILE_BYTES, Tiles},
     gemm::{
         amx::tile::{Dot, Operand, Passes, Tile},
         few::columns::bytes_mut,
         vnni::pack::transposed,
     },
     memory::{fetch_ahead, numbers_mut},
-    simd::{Avx512, vector::Vectors},
+    simd::Avx512,
 };
 use kp_hal::Variant;
 use std::{
     arch::x86_64::{
-        __m512, __m512i, __mmask32, _CMP_GT_OQ, _CMP_NEQ_UQ, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
-        _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cmpge_epu16_mask, _mm512_fmadd_ps,
-        _mm512_fmsub_ps, _mm512_mask_blend_epi16, _mm512_mask_mov_ps, _mm512_maskz_loadu_epi16, _mm512_max_epu16,
-        _mm512_max_ps, _mm512_mul_ps, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-        _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_ps,
+        __m512i, __mmask32, _mm512_and_si512, _mm512_cmpge_epu16_mask, _mm512_mask_blend_epi16,
+        _mm512_maskz_loadu_epi16, _mm512_max_epu16, _mm512_set1_epi16, _mm512_setzero_si512, _mm512_storeu_si512,
         _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
     },
     ops::Range,
@@ -51,11 +49,8 @@ pub(super) const STEP: usize = ROW_BYTES / 2;
 /// Words of a row of scores, of Q and of sums, in bytes.
 const LD: usize = 4 * PANEL;
 
-/// How far a row's scores, which are exponents of 2, may exceed what they are counted from.
-const SLACK: f32 = 8.0;
-
-/// The exponent of 2 that is taken for that of 0, and the least that is looked at.
-const LEAST: f32 = -127.0;
+/// Steps of keys whose weights wait for each other: 32 KB, which stay in the first cache while values pass.
+const WAIT: usize = 8;
 
 /// What multiplies.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -160,7 +155,8 @@ fn take(
     let is_factor = inputs.scale > 0.0 && (LEAST / inputs.scale).is_finite();
     let plain = inputs.softcap.is_none() && inputs.sight.slopes.is_empty() && is_factor;
     let scale = if plain { inputs.scale } else { 1.0 };
-    let (k_bytes, v_bytes) = (4 * words * KEYS, 2 * KEYS * v_width.next_multiple_of(BLOCK));
+    let (k_bytes, v_step) = (4 * words * KEYS, ROW_BYTES * v_width.next_multiple_of(BLOCK));
+    let v_bytes = KEYS / STEP * v_step;
     let calls = tile.rows.div_ceil(PANEL) * (KEYS + v_width).div_ceil(BLOCK);
     for origin in (keys.start / KEYS * KEYS..keys.end).step_by(engine.at_once()) {
         let stop = keys.end.min(origin + engine.at_once());
@@ -168,7 +164,7 @@ fn take(
         let mut bounded = [true; CHUNK / KEYS];
         for (i, (start, end)) in blocks() {
             copy_rows(&inputs.k, tile, start..end, 4 * words, &mut bytes_mut(room.k)[i * k_bytes..]);
-            bounded[i] = turn_rows(&inputs.v, tile, start..end, &mut bytes_mut(room.v)[i * v_bytes..]);
+            bounded[i] = turn_rows(&inputs.v, tile, start..end, v_step, &mut bytes_mut(room.v)[i * v_bytes..]);
         }
         let (k, v) = (&*bytes_mut(room.k), &*bytes_mut(room.v));
         let next = stop..tile.end.min(stop + KEYS);
@@ -178,24 +174,46 @@ fn take(
                 soon.ask()
             }
         };
+        let (scores, weights) = room.s.split_at_mut(KEYS * PANEL);
+        let weights = words_of(weights).as_chunks_mut::<{ ROWS * PANEL }>().0;
         for first in (0..tile.rows).step_by(PANEL) {
+            let rows = first..(first + PANEL).min(tile.rows);
             let q = &words_of(room.q)[first * words..][..words * PANEL];
             let acc = &mut state.acc[first * v_width..][..v_width * PANEL];
+            let (max, sum) = (&mut state.max[first..], &mut state.sum[first..]);
+            let lanes = || (0..rows.len()).step_by(BLOCK);
+            let mut add = |steps: &mut Range<usize>, weights: &[[u32; ROWS * PANEL]], acc: &mut [f32]| {
+                let weights = weights[steps.start % WAIT..].as_flattened();
+                for value in (0..v_width).step_by(BLOCK) {
+                    let v = v[steps.start * v_step + value * ROW_BYTES..][..(steps.len() - 1) * v_step + TILE_BYTES]
+                        .as_ptr();
+                    // Where a second tile of values is none, the first one once more.
+                    let second = if value + ROWS < v_width { ROWS } else { 0 };
+                    let left = Operand { at: [v, v.wrapping_add(ROW_BYTES * second)], ld: ROW_BYTES, step: v_step };
+                    let sums = &mut words_of(acc)[value * PANEL..][..(ROWS + second) * PANEL];
+                    ask();
+                    for lane in lanes() {
+                        // SAFETY: columns of V, pairs of weights and sums are there, and `supports` asked for the features.
+                        unsafe { product(left, right(weights, lane), steps.len(), sums, lane, false, tiles.as_ref()) };
+                    }
+                }
+                *steps = steps.end..steps.end;
+            };
+            // Those whose weights wait.
+            let mut waiting = 0..0;
             for (i, block) in blocks() {
-                let Some(panel) = tile.panel(first..(first + PANEL).min(tile.rows), block) else { continue };
-                let lanes = || (0..panel.rows.len()).step_by(BLOCK);
+                let Some(panel) = tile.panel(rows.clone(), block) else { continue };
                 let whole = panel.keys.next_multiple_of(BLOCK);
                 for key in (0..whole).step_by(BLOCK) {
                     let k = k[i * k_bytes + 4 * words * key..][..4 * words * BLOCK].as_ptr();
                     let left = Operand { at: [k, k.wrapping_add(4 * words * ROWS)], ld: 4 * words, step: ROW_BYTES };
-                    let sums = &mut words_of(room.s)[key * PANEL..][..BLOCK * PANEL];
-                    ask();
+                    let sums = &mut words_of(scores)[key * PANEL..][..BLOCK * PANEL];
                     for lane in lanes() {
                         // SAFETY: rows of K, pairs of Q and room for scores are there, and `supports` asked for the features.
                         unsafe { product(left, right(q, lane), words / ROWS, sums, lane, true, tiles.as_ref()) };
                     }
                 }
-                let s = &mut room.s[..panel.keys * PANEL];
+                let s = &mut scores[..panel.keys * PANEL];
                 if !plain {
                     s.iter_mut().for_each(|s| *s *= inputs.scale);
                 }
@@ -204,36 +222,46 @@ fn take(
                     continue;
                 }
                 // Keys that are not there.
-                room.s[panel.keys * PANEL..whole * PANEL].fill(f32::NEG_INFINITY);
-                let s = &mut room.s[..whole * PANEL];
-                for lane in lanes() {
-                    soften(s, lane, scale, &mut state.max[first..], &mut state.sum[first..], acc);
-                }
-                let weights = words_of(s);
-                for value in (0..v_width).step_by(BLOCK) {
-                    let v = v[i * v_bytes + 2 * KEYS * value..][..2 * KEYS * BLOCK].as_ptr();
-                    // Where a second tile of values is none, the first one once more.
-                    let second = if value + ROWS < v_width { ROWS } else { 0 };
-                    let left = Operand { at: [v, v.wrapping_add(2 * KEYS * second)], ld: 2 * KEYS, step: ROW_BYTES };
-                    let sums = &mut words_of(acc)[value * PANEL..][..(ROWS + second) * PANEL];
-                    ask();
-                    for lane in lanes() {
-                        // SAFETY: as above, of columns of V, pairs of weights and sums.
-                        unsafe { product(left, right(weights, lane), whole / STEP, sums, lane, false, tiles.as_ref()) };
+                scores[panel.keys * PANEL..whole * PANEL].fill(f32::NEG_INFINITY);
+                let s = &scores[..whole * PANEL];
+                let steps = i * (KEYS / STEP)..i * (KEYS / STEP) + whole / STEP;
+                if steps.start != waiting.end {
+                    if !waiting.is_empty() {
+                        add(&mut waiting, weights, acc);
                     }
+                    waiting = steps.start..steps.start;
+                }
+                for lane in lanes() {
+                    let bases = Bases::of(s, lane, scale, max);
+                    if bases.rose() {
+                        if !waiting.is_empty() {
+                            add(&mut waiting, weights, acc);
+                        }
+                        bases.rescale(lane, sum, acc);
+                    }
+                    bases.weigh(s, lane, sum, weights[steps.start % WAIT..].as_flattened_mut());
                 }
                 if !bounded[i] {
+                    let weights = weights[steps.start % WAIT..].as_flattened();
                     add_unbounded(&inputs.v, tile, block.0..block.0 + panel.keys, weights, acc);
                 }
+                waiting.end = steps.end;
+                if waiting.end % WAIT == 0 {
+                    add(&mut waiting, weights, acc);
+                }
+            }
+            if !waiting.is_empty() {
+                add(&mut waiting, weights, acc);
             }
         }
     }
     state.max.iter_mut().for_each(|max| *max *= scale);
 }
 
-/// Numbers, as many as f32 would take, that there is room for in a chunk of keys, and of values.
-pub(super) fn room(dims: Dims) -> [usize; 2] {
-    [dims.qk, dims.v].map(|dim| CHUNK * dim.next_multiple_of(BLOCK) / 2)
+/// Numbers, as many as f32 would take, that there is room for: a chunk of keys, and of values; scores, and weights.
+pub(super) fn room(dims: Dims) -> [usize; 3] {
+    let [keys, values] = [dims.qk, dims.v].map(|dim| CHUNK * dim.next_multiple_of(BLOCK) / 2);
+    [keys, values, (KEYS + WAIT * ROWS) * PANEL]
 }
 
 fn words_of(numbers: &mut [f32]) -> &mut [u32] {
@@ -305,10 +333,10 @@ fn copy_rows(source: &Source<'_>, tile: &Rows<'_>, keys: Range<usize>, ld: usize
     }
 }
 
-/// Turns at most a block of a tile's values: `[number][key]`, zeros where there is none. Answers whether all are finite;
-/// those that are not become zeros.
+/// Turns at most a block of a tile's values: steps of so many bytes, `[number][key]` of 32 keys, zeros where there is none. Answers whether
+/// all are finite; those that are not become zeros.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn turn_rows(source: &Source<'_>, tile: &Rows<'_>, keys: Range<usize>, out: &mut [u8]) -> bool {
+fn turn_rows(source: &Source<'_>, tile: &Rows<'_>, keys: Range<usize>, step_bytes: usize, out: &mut [u8]) -> bool {
     let dim = source.rows.dim;
     let mut firsts = [usize::MAX; KEYS];
     for (at, token, count) in tile.sequence.stretches(keys.clone()) {
@@ -340,10 +368,10 @@ fn turn_rows(source: &Source<'_>, tile: &Rows<'_>, keys: Range<usize>, out: &mut
             let is_bounded = _mm512_cmpge_epu16_mask(largest, infinity) == 0;
             bounded &= is_bounded;
             for (first, pairs) in [(at, &low), (at + 4, &high)] {
-                let out = &mut out[2 * KEYS * first + ROW_BYTES * step..];
+                let out = &mut out[step_bytes * step + ROW_BYTES * first..];
                 for (i, codes) in transposed(*pairs).into_iter().enumerate() {
                     let codes = if is_bounded { codes } else { bounded_only(codes) };
-                    store(codes, &mut out[2 * KEYS * (i / 4 * 8 + i % 4)..]);
+                    store(codes, &mut out[ROW_BYTES * (i / 4 * 8 + i % 4)..]);
                 }
             }
         }
@@ -380,98 +408,4 @@ fn add_unbounded(source: &Source<'_>, tile: &Rows<'_>, keys: Range<usize>, weigh
             }
         }
     }
-}
-
-/// Replaces scores of the block of rows that begins at lane `at` by weights in bf16, pairs of keys in the first half of the
-/// rows; renews what they are counted from, their sum, and if that changes the sums of values. Scores are multiplied by
-/// `scale` once what they are counted from is subtracted: a large one is not rounded in between.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn soften(s: &mut [f32], at: usize, scale: f32, max: &mut [f32], sum: &mut [f32], acc: &mut [f32]) {
-    let slack = _mm512_set1_ps(SLACK / scale);
-    let power = Power { scale: _mm512_set1_ps(scale), least: _mm512_set1_ps(LEAST / scale) };
-    let mut bases = [slack; 2];
-    for (half, base) in bases.iter_mut().enumerate() {
-        let lane = at + half * ROWS;
-        // Four, so that none waits for its own last result.
-        let mut largest = [_mm512_set1_ps(f32::NEG_INFINITY); 4];
-        for s in s.as_chunks::<{ 4 * PANEL }>().0 {
-            for (i, largest) in largest.iter_mut().enumerate() {
-                *largest = _mm512_max_ps(<Avx512 as Vectors<f32>>::load(&s[i * PANEL + lane..]), *largest);
-            }
-        }
-        let [a, b, c, d] = largest;
-        let largest = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
-        let old = <Avx512 as Vectors<f32>>::load(&max[lane..]);
-        let follows = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(largest, _mm512_add_ps(old, slack));
-        let new = _mm512_mask_mov_ps(old, follows, largest);
-        <Avx512 as Vectors<f32>>::store(new, &mut max[lane..]);
-        let nothing = _mm512_set1_ps(f32::NEG_INFINITY);
-        let has_seen = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(old, nothing);
-        let sees = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(new, nothing);
-        *base = _mm512_mask_mov_ps(_mm512_setzero_ps(), sees, new);
-        // What has seen nothing has sums of 0.
-        let rescaled = follows & has_seen;
-        if rescaled != 0 {
-            let factor = _mm512_mask_mov_ps(_mm512_set1_ps(1.0), rescaled, power.of(_mm512_sub_ps(old, *base)));
-            for sum in sum[lane..].chunks_mut(PANEL).take(1).chain(acc[lane..].chunks_mut(PANEL)) {
-                let scaled = _mm512_mul_ps(<Avx512 as Vectors<f32>>::load(sum), factor);
-                <Avx512 as Vectors<f32>>::store(scaled, sum);
-            }
-        }
-    }
-    let mut sums = [_mm512_setzero_ps(); 4];
-    for pair in 0..s.len() / (2 * PANEL) {
-        let two = &s[2 * pair * PANEL..][..2 * PANEL];
-        let mut weights = [slack; 4];
-        for (i, weight) in weights.iter_mut().enumerate() {
-            let s = <Avx512 as Vectors<f32>>::load(&two[i / 2 * PANEL + at + i % 2 * ROWS..]);
-            *weight = power.of(_mm512_sub_ps(s, bases[i % 2]));
-            sums[i] = _mm512_add_ps(sums[i], *weight);
-        }
-        for half in 0..2 {
-            let words = pairs(weights[half], weights[2 + half]);
-            <Avx512 as Vectors<f32>>::store(_mm512_castsi512_ps(words), &mut s[pair * PANEL + at + half * ROWS..]);
-        }
-    }
-    for half in 0..2 {
-        let sum = &mut sum[at + half * ROWS..];
-        let more = _mm512_add_ps(sums[half], sums[2 + half]);
-        <Avx512 as Vectors<f32>>::store(_mm512_add_ps(<Avx512 as Vectors<f32>>::load(sum), more), sum);
-    }
-}
-
-/// Powers of 2.
-struct Power {
-    /// What exponents are multiplied by first.
-    scale: __m512,
-    /// [`LEAST`] before that.
-    least: __m512,
-}
-
-impl Power {
-    /// 2ˣ for x times the scale, as `Arith::exp2_of` computes it.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    fn of(&self, x: __m512) -> __m512 {
-        let round = _mm512_set1_ps(12_582_912.0 + 127.0);
-        // Of NaN and a number, the second.
-        let x = _mm512_max_ps(self.least, x);
-        let rounded = _mm512_fmadd_ps(x, self.scale, round);
-        let r = _mm512_fmsub_ps(x, self.scale, _mm512_sub_ps(rounded, round));
-        let terms = [0.001_330_02, 0.009_669_661, 0.055_505_592, 0.240_222_83, std::f32::consts::LN_2, 1.0];
-        let mut p = _mm512_set1_ps(terms[0]);
-        for term in &terms[1..] {
-            p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*term));
-        }
-        _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(rounded))))
-    }
-}
-
-/// Two numbers a word, rounded to bf16, ties away from 0: a factor of a sum has no better side.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn pairs(low: __m512, high: __m512) -> __m512i {
-    let half = _mm512_set1_epi32(0x8000);
-    let [low, high] = [low, high].map(|x| _mm512_add_epi32(_mm512_castps_si512(x), half));
-    _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(low), high)
 }

@@ -3,7 +3,7 @@
 //! [`super::run`] cuts the work and [`super::chunk`] computes it, in f32, or f64 where an operand is f64.
 
 use super::{
-    chunk::BLOCK,
+    chunk::{BLOCK, PANEL},
     machine::{self, Compiled},
     plan::{self, Code, SOURCES},
     run::{Shape, run},
@@ -64,6 +64,6 @@ impl Launch<Attention> for Code {
 /// How its work is cut, and the loops of its variant.
 fn shape<R: Compiled>(code: &Code) -> Shape<R> {
     Shape::new(&code.spec, code.tiling(), R::machine(code.variant).chunk, |dims| {
-        [BLOCK * dims.qk_ld(), BLOCK * dims.v_ld()]
+        [BLOCK * dims.qk_ld(), BLOCK * dims.v_ld(), BLOCK * PANEL]
     })
 }

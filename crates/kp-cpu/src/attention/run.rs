@@ -39,8 +39,8 @@ use std::{
 pub(crate) struct Shape<R> {
     chunk: fn(Job<'_, '_, '_, R>),
     tiling: Tiling,
-    /// Numbers there is room for, of keys and of values.
-    keys: [usize; 2],
+    /// Numbers there is room for, of keys, of values and of scores.
+    room: [usize; 3],
     /// Tiles in all.
     units: usize,
     dims: Dims,
@@ -51,11 +51,11 @@ impl<R: Compiled> Shape<R> {
         spec: &AttentionSpec,
         tiling: Tiling,
         chunk: fn(Job<'_, '_, '_, R>),
-        keys: fn(Dims) -> [usize; 2],
+        room: fn(Dims) -> [usize; 3],
     ) -> Self {
         let units = tiling.tiles * spec.kv_heads as usize * spec.batch as usize;
         let dims = Dims::new(spec);
-        Self { chunk, tiling, keys: keys(dims), units, dims }
+        Self { chunk, tiling, room: room(dims), units, dims }
     }
 
     /// Numbers of each part of a thread's [`Room`]: Q, K, V, columns of K, scores.
@@ -64,7 +64,8 @@ impl<R: Compiled> Shape<R> {
         let Dims { qk_width, .. } = self.dims;
         let q = tile * if few { self.dims.qk_ld() } else { qk_width };
         let k_columns = if few { qk_width * BLOCK } else { 0 };
-        [q, self.keys[0], self.keys[1], k_columns, BLOCK * PANEL]
+        let [k, v, s] = self.room;
+        [q, k, v, k_columns, s]
     }
 
     /// Numbers of a [`State`].

@@ -1,0 +1,148 @@
+//! Softmax of a panel's block in pairs of bf16: scores become weights, 2^(score − base), as products of pairs want them.
+//!
+//! A row's base is not its largest score but follows it once that has grown by a factor of 2⁸ ([`SLACK`]): sums are seldom rescaled, and
+//! no weight is far above 1.
+
+use super::chunk::PANEL;
+use crate::{
+    amx::ROWS,
+    simd::{Avx512, vector::Vectors},
+};
+use std::arch::x86_64::{
+    __m512, __m512i, __mmask16, _CMP_GT_OQ, _CMP_NEQ_UQ, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512,
+    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_fmsub_ps, _mm512_mask_blend_epi16,
+    _mm512_mask_mov_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_ps,
+};
+
+/// How far a row's scores, which are exponents of 2, may exceed what they are counted from.
+const SLACK: f32 = 8.0;
+
+/// The exponent of 2 that is taken for that of 0, and the least that is looked at.
+pub(super) const LEAST: f32 = -127.0;
+
+/// What the scores of two vectors of rows are counted from.
+pub(super) struct Bases {
+    /// What scores are multiplied by once that is subtracted: a large one is not rounded in between.
+    power: Power,
+    old: [__m512; 2],
+    bases: [__m512; 2],
+    /// Rows whose base rose, of those that had one.
+    rose: [__mmask16; 2],
+}
+
+impl Bases {
+    /// For the rows from lane `at` on, of which `max` has the bases of before, and gets those of now.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    pub(super) fn of(s: &[f32], at: usize, scale: f32, max: &mut [f32]) -> Self {
+        let slack = _mm512_set1_ps(SLACK / scale);
+        let power = Power { scale: _mm512_set1_ps(scale), least: _mm512_set1_ps(LEAST / scale) };
+        let mut all = Self { power, old: [slack; 2], bases: [slack; 2], rose: [0; 2] };
+        for half in 0..2 {
+            let lane = at + half * ROWS;
+            // Four, so that none waits for its own last result.
+            let mut largest = [_mm512_set1_ps(f32::NEG_INFINITY); 4];
+            for s in s.as_chunks::<{ 4 * PANEL }>().0 {
+                for (i, largest) in largest.iter_mut().enumerate() {
+                    *largest = _mm512_max_ps(<Avx512 as Vectors<f32>>::load(&s[i * PANEL + lane..]), *largest);
+                }
+            }
+            let [a, b, c, d] = largest;
+            let largest = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
+            let old = <Avx512 as Vectors<f32>>::load(&max[lane..]);
+            let follows = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(largest, _mm512_add_ps(old, slack));
+            let new = _mm512_mask_mov_ps(old, follows, largest);
+            <Avx512 as Vectors<f32>>::store(new, &mut max[lane..]);
+            let nothing = _mm512_set1_ps(f32::NEG_INFINITY);
+            let has_seen = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(old, nothing);
+            let sees = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(new, nothing);
+            all.old[half] = old;
+            all.bases[half] = _mm512_mask_mov_ps(_mm512_setzero_ps(), sees, new);
+            // What has seen nothing has sums of 0.
+            all.rose[half] = follows & has_seen;
+        }
+        all
+    }
+
+    /// Whether sums are to be rescaled.
+    pub(super) fn rose(&self) -> bool {
+        self.rose != [0; 2]
+    }
+
+    /// Rescales the rows' sums of weights, and of values.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    pub(super) fn rescale(&self, at: usize, sum: &mut [f32], acc: &mut [f32]) {
+        for half in (0..2).filter(|&half| self.rose[half] != 0) {
+            let lane = at + half * ROWS;
+            let shrunk = self.power.of(_mm512_sub_ps(self.old[half], self.bases[half]));
+            let factor = _mm512_mask_mov_ps(_mm512_set1_ps(1.0), self.rose[half], shrunk);
+            for sum in sum[lane..].chunks_mut(PANEL).take(1).chain(acc[lane..].chunks_mut(PANEL)) {
+                let scaled = _mm512_mul_ps(<Avx512 as Vectors<f32>>::load(sum), factor);
+                <Avx512 as Vectors<f32>>::store(scaled, sum);
+            }
+        }
+    }
+
+    /// Makes scores weights in bf16, pairs of keys, and adds them to the rows' sums.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    pub(super) fn weigh(&self, s: &[f32], at: usize, sum: &mut [f32], out: &mut [u32]) {
+        let mut sums = [_mm512_setzero_ps(); 4];
+        for (two, out) in s.as_chunks::<{ 2 * PANEL }>().0.iter().zip(out.as_chunks_mut::<PANEL>().0) {
+            let mut weights = [_mm512_setzero_ps(); 4];
+            for (i, weight) in weights.iter_mut().enumerate() {
+                let s = <Avx512 as Vectors<f32>>::load(&two[i / 2 * PANEL + at + i % 2 * ROWS..]);
+                *weight = self.power.of(_mm512_sub_ps(s, self.bases[i % 2]));
+                sums[i] = _mm512_add_ps(sums[i], *weight);
+            }
+            for half in 0..2 {
+                let out = &mut out[at + half * ROWS..][..ROWS];
+                // SAFETY: as many words.
+                unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), pairs(weights[half], weights[2 + half])) };
+            }
+        }
+        for half in 0..2 {
+            let sum = &mut sum[at + half * ROWS..];
+            let more = _mm512_add_ps(sums[half], sums[2 + half]);
+            <Avx512 as Vectors<f32>>::store(_mm512_add_ps(<Avx512 as Vectors<f32>>::load(sum), more), sum);
+        }
+    }
+}
+
+/// Powers of 2.
+struct Power {
+    /// What exponents are multiplied by first.
+    scale: __m512,
+    /// [`LEAST`] before that.
+    least: __m512,
+}
+
+impl Power {
+    /// 2ˣ for x times the scale, as `Arith::exp2_of` computes it.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    fn of(&self, x: __m512) -> __m512 {
+        let round = _mm512_set1_ps(12_582_912.0 + 127.0);
+        // Of NaN and a number, the second.
+        let x = _mm512_max_ps(self.least, x);
+        let rounded = _mm512_fmadd_ps(x, self.scale, round);
+        let r = _mm512_fmsub_ps(x, self.scale, _mm512_sub_ps(rounded, round));
+        let terms = [0.001_330_02, 0.009_669_661, 0.055_505_592, 0.240_222_83, std::f32::consts::LN_2, 1.0];
+        let mut p = _mm512_set1_ps(terms[0]);
+        for term in &terms[1..] {
+            p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*term));
+        }
+        _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(rounded))))
+    }
+}
+
+/// Two numbers a word, rounded to bf16, ties away from 0: a factor of a sum has no better side.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn pairs(low: __m512, high: __m512) -> __m512i {
+    let half = _mm512_set1_epi32(0x8000);
+    let [low, high] = [low, high].map(|x| _mm512_add_epi32(_mm512_castps_si512(x), half));
+    _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(low), high)
+}
