@@ -21,7 +21,7 @@ use super::{
     weights::{Bases, LEAST},
 };
 use crate::{
-    amx::{ROW_BYTES, ROWS, TILE_BYTES, Tiles},
+    amx::{ROW_BYTES, ROWS, Tiles},
     gemm::{
         amx::tile::{Dot, Operand, Passes, Tile},
         few::columns::bytes_mut,
@@ -157,7 +157,7 @@ fn take(
     let scale = if plain { inputs.scale } else { 1.0 };
     let (k_bytes, v_step) = (4 * words * KEYS, ROW_BYTES * v_width.next_multiple_of(BLOCK));
     let v_bytes = KEYS / STEP * v_step;
-    let calls = tile.rows.div_ceil(PANEL) * (KEYS + v_width).div_ceil(BLOCK);
+    let panels = tile.rows.div_ceil(PANEL);
     for origin in (keys.start / KEYS * KEYS..keys.end).step_by(engine.at_once()) {
         let stop = keys.end.min(origin + engine.at_once());
         let blocks = || (origin..stop).step_by(KEYS).map(|start| (start, stop.min(start + KEYS))).enumerate();
@@ -166,45 +166,36 @@ fn take(
             copy_rows(&inputs.k, tile, start..end, 4 * words, &mut bytes_mut(room.k)[i * k_bytes..]);
             bounded[i] = turn_rows(&inputs.v, tile, start..end, v_step, &mut bytes_mut(room.v)[i * v_bytes..]);
         }
-        let (k, v) = (&*bytes_mut(room.k), &*bytes_mut(room.v));
-        let next = stop..tile.end.min(stop + KEYS);
-        let mut soon = (engine == Engine::Dots).then(|| Soon::of([&inputs.k, &inputs.v], tile, next, calls));
-        let mut ask = || {
-            if let Some(soon) = &mut soon {
-                soon.ask()
-            }
-        };
+        let k = &*bytes_mut(room.k);
+        let values = Values { codes: bytes_mut(room.v), step_bytes: v_step, width: v_width, tiles: tiles.as_ref() };
         let (scores, weights) = room.s.split_at_mut(KEYS * PANEL);
         let weights = words_of(weights).as_chunks_mut::<{ ROWS * PANEL }>().0;
-        for first in (0..tile.rows).step_by(PANEL) {
+        // What is made ready next is asked for a block at a time, each in as many steps as another.
+        let next = stop..tile.end.min(stop + engine.at_once());
+        let (all_steps, next_blocks) = (panels * (stop - origin).div_ceil(KEYS), next.len().div_ceil(KEYS));
+        let mut soon: Option<(usize, Soon)> = None;
+        for (first, panel) in (0..tile.rows).step_by(PANEL).zip(0..) {
             let rows = first..(first + PANEL).min(tile.rows);
             let q = &words_of(room.q)[first * words..][..words * PANEL];
             let acc = &mut state.acc[first * v_width..][..v_width * PANEL];
             let (max, sum) = (&mut state.max[first..], &mut state.sum[first..]);
             let lanes = || (0..rows.len()).step_by(BLOCK);
-            let mut add = |steps: &mut Range<usize>, weights: &[[u32; ROWS * PANEL]], acc: &mut [f32]| {
-                let weights = weights[steps.start % WAIT..].as_flattened();
-                for value in (0..v_width).step_by(BLOCK) {
-                    let v = v[steps.start * v_step + value * ROW_BYTES..][..(steps.len() - 1) * v_step + TILE_BYTES]
-                        .as_ptr();
-                    // Where a second tile of values is none, the first one once more.
-                    let second = if value + ROWS < v_width { ROWS } else { 0 };
-                    let left = Operand { at: [v, v.wrapping_add(ROW_BYTES * second)], ld: ROW_BYTES, step: v_step };
-                    let sums = &mut words_of(acc)[value * PANEL..][..(ROWS + second) * PANEL];
-                    ask();
-                    for lane in lanes() {
-                        // SAFETY: columns of V, pairs of weights and sums are there, and `supports` asked for the features.
-                        unsafe { product(left, right(weights, lane), steps.len(), sums, lane, false, tiles.as_ref()) };
-                    }
-                }
-                *steps = steps.end..steps.end;
-            };
-            // Those whose weights wait.
+            // Steps whose weights wait.
             let mut waiting = 0..0;
             for (i, block) in blocks() {
+                let place = (panel * (all_steps / panels) + i) * next_blocks / all_steps;
+                if soon.as_ref().is_none_or(|(at, _)| *at != place) {
+                    let start = next.start + place * KEYS;
+                    let keys = start..next.end.min(start + KEYS);
+                    let calls = all_steps * (KEYS / BLOCK) / next_blocks.max(1);
+                    soon = Some((place, Soon::of([&inputs.k, &inputs.v], tile, keys, calls)));
+                }
                 let Some(panel) = tile.panel(rows.clone(), block) else { continue };
                 let whole = panel.keys.next_multiple_of(BLOCK);
                 for key in (0..whole).step_by(BLOCK) {
+                    if let Some((_, soon)) = &mut soon {
+                        soon.ask();
+                    }
                     let k = k[i * k_bytes + 4 * words * key..][..4 * words * BLOCK].as_ptr();
                     let left = Operand { at: [k, k.wrapping_add(4 * words * ROWS)], ld: 4 * words, step: ROW_BYTES };
                     let sums = &mut words_of(scores)[key * PANEL..][..BLOCK * PANEL];
@@ -226,17 +217,14 @@ fn take(
                 let s = &scores[..whole * PANEL];
                 let steps = i * (KEYS / STEP)..i * (KEYS / STEP) + whole / STEP;
                 if steps.start != waiting.end {
-                    if !waiting.is_empty() {
-                        add(&mut waiting, weights, acc);
-                    }
+                    values.add(waiting, rows.len(), weights, acc);
                     waiting = steps.start..steps.start;
                 }
                 for lane in lanes() {
                     let bases = Bases::of(s, lane, scale, max);
                     if bases.rose() {
-                        if !waiting.is_empty() {
-                            add(&mut waiting, weights, acc);
-                        }
+                        values.add(waiting, rows.len(), weights, acc);
+                        waiting = steps.start..steps.start;
                         bases.rescale(lane, sum, acc);
                     }
                     bases.weigh(s, lane, sum, weights[steps.start % WAIT..].as_flattened_mut());
@@ -247,15 +235,46 @@ fn take(
                 }
                 waiting.end = steps.end;
                 if waiting.end % WAIT == 0 {
-                    add(&mut waiting, weights, acc);
+                    values.add(waiting, rows.len(), weights, acc);
+                    waiting = steps.end..steps.end;
                 }
             }
-            if !waiting.is_empty() {
-                add(&mut waiting, weights, acc);
-            }
+            values.add(waiting, rows.len(), weights, acc);
         }
     }
     state.max.iter_mut().for_each(|max| *max *= scale);
+}
+
+/// Values of a chunk as they were turned.
+struct Values<'a> {
+    codes: &'a [u8],
+    step_bytes: usize,
+    width: usize,
+    tiles: Option<&'a Tiles>,
+}
+
+impl Values<'_> {
+    /// Adds those of some steps, times weights, to the sums of `rows` rows.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    fn add(&self, steps: Range<usize>, rows: usize, weights: &[[u32; ROWS * PANEL]], acc: &mut [f32]) {
+        if steps.is_empty() {
+            return;
+        }
+        let weights = weights[steps.start % WAIT..].as_flattened();
+        let codes = &self.codes[steps.start * self.step_bytes..steps.end * self.step_bytes];
+        for value in (0..self.width).step_by(BLOCK) {
+            let first = codes[value * ROW_BYTES..].as_ptr();
+            // Where a second tile of values is none, the first one once more.
+            let second = if value + ROWS < self.width { ROWS } else { 0 };
+            let at = [first, first.wrapping_add(ROW_BYTES * second)];
+            let left = Operand { at, ld: ROW_BYTES, step: self.step_bytes };
+            let sums = &mut words_of(acc)[value * PANEL..][..(ROWS + second) * PANEL];
+            for lane in (0..rows).step_by(BLOCK) {
+                // SAFETY: columns of V, pairs of weights and sums are there, and `supports` asked for the features.
+                unsafe { product(left, right(weights, lane), steps.len(), sums, lane, false, self.tiles) };
+            }
+        }
+    }
 }
 
 /// Numbers, as many as f32 would take, that there is room for: a chunk of keys, and of values; scores, and weights.
