@@ -3,7 +3,7 @@
 use super::{
     lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
     product::{ByTiles, DEEP},
-    source::{Source, Units, is_few},
+    source::{Source, Units},
     tile::{Ahead, Operand},
 };
 use crate::{
@@ -24,9 +24,11 @@ use std::ops::Range;
 const NEAR: usize = 2 << 10;
 
 impl<E: Tail> ByTiles<E> {
-    /// Whether an item's rows are few.
+    /// Whether the rows of an item's tasks are few.
     pub(super) fn is_few(&self, item: Item) -> bool {
-        self.units == Units::Tiles && is_few(item.rows, self.steps())
+        let blocks = item.rows.div_ceil(BLOCK);
+        let rows = (blocks.div_ceil(self.cut.grid[0].clamp(1, blocks.max(1))) * BLOCK).min(item.rows);
+        self.units == Units::Tiles && self.b.suits_few(rows, self.steps())
     }
 
     /// Steps of a run of k: a block of B is 32 KB, or half of that where it is to stay in the half of the first cache's places that lines

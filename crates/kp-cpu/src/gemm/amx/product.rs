@@ -82,7 +82,7 @@ pub(crate) struct ByTiles<E> {
     pub(super) b: Source,
     /// Whether sums are still to be multiplied by scales of rows and columns.
     pub(super) scaled: bool,
-    cut: Cut,
+    pub(super) cut: Cut,
     kind: PhantomData<E>,
 }
 
