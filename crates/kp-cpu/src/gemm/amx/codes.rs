@@ -18,11 +18,12 @@ use crate::{
 use kp_hal::{DType, op::Matrix};
 use std::{
     arch::x86_64::{
-        __m256i, __m512, __m512i, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm512_add_epi32, _mm512_and_si512,
-        _mm512_castps_si512, _mm512_castsi256_si512, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi16,
-        _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_mask_mov_epi32,
-        _mm512_mul_ps, _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
-        _mm512_slli_epi32, _mm512_srli_epi32, _mm512_sub_ps,
+        __m256i, __m512, __m512i, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_maskz_loadu_epi8, _mm512_add_epi32,
+        _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16,
+        _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_inserti64x4, _mm512_loadu_ps,
+        _mm512_mask_blend_epi16, _mm512_mask_mov_epi32, _mm512_mask_mov_ps, _mm512_mul_ps, _mm512_or_si512,
+        _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi32,
+        _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps,
     },
     ops::Range,
 };
@@ -113,21 +114,47 @@ impl Codes {
                 }
                 Kind::Eight { signed } => {
                     for (i, (codes, (&scales, &zeros))) in codes.chunks(ELEMENTS).zip(by).enumerate() {
-                        let half = |i: usize| {
-                            let codes = codes.get(16 * i..).unwrap_or(&[]);
-                            let mask = ((1_u32 << codes.len().min(16)) - 1) as u16;
-                            // SAFETY: of sixteen codes, those that are there.
-                            let codes = unsafe { _mm_maskz_loadu_epi8(mask, codes.as_ptr().cast()) };
-                            let whole = if signed { _mm512_cvtepi8_epi32(codes) } else { _mm512_cvtepu8_epi32(codes) };
-                            let numbers = _mm512_cvtepi32_ps(whole);
-                            halves(if self.scaled { scaled(numbers, scales[i], zeros[i]) } else { numbers })
+                        let [even, odd] = wholes(codes, signed).map(|whole| _mm512_cvtepi32_ps(whole));
+                        let bits = match self.scaled {
+                            true => [even, odd].map(|numbers| {
+                                let numbers = _mm512_sub_ps(numbers, of_halves(zeros));
+                                rounded(_mm512_mul_ps(numbers, of_halves(scales)))
+                            }),
+                            // bf16 holds every byte.
+                            false => [even, odd].map(|numbers| _mm512_castps_si512(numbers)),
                         };
-                        store(line + i, joined(half(0), half(1)));
+                        let pairs = _mm512_mask_blend_epi16(ODD, _mm512_srli_epi32::<16>(bits[0]), bits[1]);
+                        store(line + i, pairs);
                     }
                 }
             }
         }
     }
+}
+
+/// The upper halves of words.
+const ODD: u32 = 0xaaaa_aaaa;
+
+/// The whole numbers of at most 32 bytes: those with an even place, and those with an odd one.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn wholes(codes: &[u8], signed: bool) -> [__m512i; 2] {
+    let mask = !0 >> (ELEMENTS - codes.len());
+    // SAFETY: of 32 bytes, those that are there.
+    let pairs = _mm512_cvtepu16_epi32(unsafe { _mm256_maskz_loadu_epi8(mask, codes.as_ptr().cast()) });
+    let first = _mm512_slli_epi32::<24>(pairs);
+    let second = _mm512_slli_epi32::<16>(pairs);
+    match signed {
+        true => [first, second].map(|byte| _mm512_srai_epi32::<24>(byte)),
+        false => [first, second].map(|byte| _mm512_srli_epi32::<24>(byte)),
+    }
+}
+
+/// One number for the first half of the lanes, one for the other.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn of_halves([first, last]: [f32; 2]) -> __m512 {
+    _mm512_mask_mov_ps(_mm512_set1_ps(first), 0xff00, _mm512_set1_ps(last))
 }
 
 /// Which of 32 numbers each of 32 codes is: one of the first 16 for the first 16 codes, of the others for the others.
@@ -153,12 +180,18 @@ fn scaled(numbers: __m512, scale: f32, zero: f32) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn halves(numbers: __m512) -> __m256i {
+    _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded(numbers)))
+}
+
+/// The same in the upper half of each word.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn rounded(numbers: __m512) -> __m512i {
     let bits = _mm512_castps_si512(numbers);
     let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
     let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
     let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers);
-    let rounded = _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0_0000));
-    _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded))
+    _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0_0000))
 }
 
 #[inline]

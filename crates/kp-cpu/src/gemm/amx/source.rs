@@ -97,7 +97,7 @@ pub(super) fn unit_of(matrix: &Matrix, holds: Holds) -> f32 {
 fn cycles(lines: Lines) -> f64 {
     match lines {
         Lines::Same | Lines::Pairs(_) => 0.1,
-        Lines::Codes(_) => 0.4,
+        Lines::Codes(_) => 0.7,
         Lines::Numbers { .. } => 2.0,
     }
 }
