@@ -18,12 +18,12 @@ use crate::{
 use kp_hal::{DType, op::Matrix};
 use std::{
     arch::x86_64::{
-        __m256i, __m512, __m512i, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_maskz_loadu_epi8, _mm512_add_epi32,
-        _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16,
-        _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_inserti64x4, _mm512_loadu_ps,
-        _mm512_mask_blend_epi16, _mm512_mask_mov_epi32, _mm512_mask_mov_ps, _mm512_mul_ps, _mm512_or_si512,
-        _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi32,
-        _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps,
+        __m256i, __m512, __m512i, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_loadu_si256, _mm256_maskz_loadu_epi8,
+        _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_cmp_ps_mask,
+        _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_inserti64x4,
+        _mm512_loadu_ps, _mm512_mask_blend_epi16, _mm512_mask_mov_epi32, _mm512_mask_mov_ps, _mm512_mul_ps,
+        _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
+        _mm512_slli_epi32, _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps,
     },
     ops::Range,
 };
@@ -64,6 +64,15 @@ impl Codes {
         (!scaled || can_list(matrix, inner)).then_some(Self { kind, scaled })
     }
 
+    /// Cycles that a code takes to become part of a line, as measured from memory on an Emerald Rapids core.
+    pub(crate) fn cycles(&self) -> f64 {
+        match (self.kind, self.scaled) {
+            (Kind::Eight { .. }, false) => 0.3,
+            (Kind::Eight { .. }, true) => 0.6,
+            (Kind::Four(_), _) => 0.7,
+        }
+    }
+
     /// The lines of elements `inner` of outer row `o`, in order; `inner` starts at a line's first element. What is past
     /// its end are some numbers.
     #[inline]
@@ -94,9 +103,9 @@ impl Codes {
             }
             let line = (first - inner.start) / ELEMENTS;
             let codes = Columns::of(side, batch, some).column(o);
-            let by = scales.as_chunks::<2>().0.iter().zip(zeros.as_chunks::<2>().0);
             match self.kind {
                 Kind::Four(values) => {
+                    let by = scales.as_chunks::<2>().0.iter().zip(zeros.as_chunks::<2>().0);
                     // SAFETY: sixteen numbers.
                     let values = unsafe { _mm512_loadu_ps(values.as_ptr()) };
                     let (mut known, mut table) = ([f32::NAN; 4], _mm512_set1_epi32(0));
@@ -113,18 +122,29 @@ impl Codes {
                     }
                 }
                 Kind::Eight { signed } => {
-                    for (i, (codes, (&scales, &zeros))) in codes.chunks(ELEMENTS).zip(by).enumerate() {
-                        let [even, odd] = wholes(codes, signed).map(|whole| _mm512_cvtepi32_ps(whole));
-                        let bits = match self.scaled {
-                            true => [even, odd].map(|numbers| {
-                                let numbers = _mm512_sub_ps(numbers, of_halves(zeros));
-                                rounded(_mm512_mul_ps(numbers, of_halves(scales)))
+                    let (scales, zeros) = (scales.as_chunks::<2>().0, zeros.as_chunks::<2>().0);
+                    let pairs = |codes: __m256i, i: usize| {
+                        let numbers = wholes(codes, signed).map(|whole| _mm512_cvtepi32_ps(whole));
+                        let [even, odd] = match self.scaled {
+                            true => numbers.map(|numbers| {
+                                let numbers = _mm512_sub_ps(numbers, of_halves(zeros[i]));
+                                rounded(_mm512_mul_ps(numbers, of_halves(scales[i])))
                             }),
                             // bf16 holds every byte.
-                            false => [even, odd].map(|numbers| _mm512_castps_si512(numbers)),
+                            false => numbers.map(|numbers| _mm512_castps_si512(numbers)),
                         };
-                        let pairs = _mm512_mask_blend_epi16(ODD, _mm512_srli_epi32::<16>(bits[0]), bits[1]);
-                        store(line + i, pairs);
+                        _mm512_mask_blend_epi16(ODD, _mm512_srli_epi32::<16>(even), odd)
+                    };
+                    let (all, rest) = codes.as_chunks::<ELEMENTS>();
+                    for (i, codes) in all.iter().enumerate() {
+                        // SAFETY: 32 bytes.
+                        store(line + i, pairs(unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }, i));
+                    }
+                    if !rest.is_empty() {
+                        // SAFETY: of 32 bytes, those that are there.
+                        let rest =
+                            unsafe { _mm256_maskz_loadu_epi8(!0 >> (ELEMENTS - rest.len()), rest.as_ptr().cast()) };
+                        store(line + all.len(), pairs(rest, all.len()));
                     }
                 }
             }
@@ -135,13 +155,11 @@ impl Codes {
 /// The upper halves of words.
 const ODD: u32 = 0xaaaa_aaaa;
 
-/// The whole numbers of at most 32 bytes: those with an even place, and those with an odd one.
+/// The whole numbers of 32 bytes: those with an even place, and those with an odd one.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn wholes(codes: &[u8], signed: bool) -> [__m512i; 2] {
-    let mask = !0 >> (ELEMENTS - codes.len());
-    // SAFETY: of 32 bytes, those that are there.
-    let pairs = _mm512_cvtepu16_epi32(unsafe { _mm256_maskz_loadu_epi8(mask, codes.as_ptr().cast()) });
+fn wholes(codes: __m256i, signed: bool) -> [__m512i; 2] {
+    let pairs = _mm512_cvtepu16_epi32(codes);
     let first = _mm512_slli_epi32::<24>(pairs);
     let second = _mm512_slli_epi32::<16>(pairs);
     match signed {

@@ -16,7 +16,7 @@
 use super::{
     cut::{Cut, Packs, Work},
     lines::{BLOCK, Holds, Lines, STEP_BYTES},
-    source::{Source, Units, unit_of},
+    source::{Source, Units, is_late, unit_of},
     tile::{Dot, Operand, Passes, Tile},
     vectors,
 };
@@ -28,7 +28,7 @@ use crate::{
         few::columns::bytes_mut,
         finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
         product::{Item, Product, Summing, Sums, ends_wide},
-        side::{Scaling, varies},
+        side::Scaling,
         tile::GROUP,
     },
     kernel::{self, Disjoint, Output},
@@ -91,7 +91,7 @@ impl<E: Tail> ByTiles<E> {
     pub(crate) fn new(spec: &GemmSpec, holds: Holds, units: Units) -> Self {
         let panels = Panels::of(spec, BLOCK);
         let is_signed = |matrix: &Matrix| matrix.dtype() != DType::U8;
-        let late = holds == Holds::Bytes || !varies(&spec.b, spec.k);
+        let late = is_late(spec, holds);
         let b = Source::of(spec, &panels, holds, if late { Scaling::Left } else { Scaling::Applied });
         let dot = match (holds, b) {
             (Holds::Bf16, _) => Dot::Bf16,

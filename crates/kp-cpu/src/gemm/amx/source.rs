@@ -7,7 +7,12 @@ use super::{
 use crate::{
     amx::{ROW_BYTES, ROWS},
     caps::pairs_rate,
-    gemm::{few::columns::overlapped, finish::Panels, side::Scaling, vnni_few_rows::unit},
+    gemm::{
+        few::columns::overlapped,
+        finish::Panels,
+        side::{Scaling, varies},
+        vnni_few_rows::unit,
+    },
 };
 use kp_hal::{
     Caps, DType, Nanos,
@@ -88,6 +93,11 @@ impl Source {
     }
 }
 
+/// Whether scales are for sums, since they do not change along k, or cannot be applied to what lines hold.
+pub(super) fn is_late(spec: &GemmSpec, holds: Holds) -> bool {
+    holds == Holds::Bytes || !varies(&spec.b, spec.k)
+}
+
 /// What a whole step of an operand is worth.
 pub(super) fn unit_of(matrix: &Matrix, holds: Holds) -> f32 {
     if holds == Holds::Bytes { unit(matrix.format) } else { 1.0 }
@@ -97,7 +107,7 @@ pub(super) fn unit_of(matrix: &Matrix, holds: Holds) -> f32 {
 fn cycles(lines: Lines) -> f64 {
     match lines {
         Lines::Same | Lines::Pairs(_) => 0.1,
-        Lines::Codes(_) => 0.7,
+        Lines::Codes(codes) => codes.cycles(),
         Lines::Numbers { .. } => 2.0,
     }
 }
@@ -117,7 +127,8 @@ pub(crate) fn estimate(
     let columns = (panels.count() * BLOCK) as f64;
     let multiply = 2.0 * items * whole(rows / items.max(1.0), units.rows()) * columns * whole(k, holds.elements());
     let multiply = multiply / units.rate(caps, holds);
-    let source = Source::of(spec, &panels, holds, Scaling::Left);
+    let scaling = if is_late(spec, holds) { Scaling::Left } else { Scaling::Applied };
+    let source = Source::of(spec, &panels, holds, scaling);
     let of_b = match source {
         Source::Left(lines) => cycles(lines),
         Source::Across => 0.1,
