@@ -241,10 +241,10 @@ impl<E: Tail> ByTiles<E> {
                 let each = steps.len() * STEP_BYTES;
                 (Operand::packed(a[self.place(a_blocks, a_first, steps.start, deep)..][..blocks * each].as_ptr()), each)
             };
-            let there = self.lying(product, item, p, &steps);
-            let of_b = there.unwrap_or_else(|| Operand::packed(now.as_ptr()));
+            let lying = self.lying(product, item, p, &steps);
+            let of_b = lying.unwrap_or_else(|| Operand::packed(now.as_ptr()));
             // Columns pass where they lie, unless they meet one tile of A alone. Else B stays, and A passes.
-            let b_passes = there.is_some() && self.is_turned() && rows.len() > ROWS;
+            let b_passes = lying.is_some() && self.is_turned() && rows.len() > ROWS;
             let passes = if b_passes == self.is_turned() { Passes::Left } else { Passes::Right };
             let mut ahead = None;
             for j in 0..blocks {
