@@ -383,6 +383,8 @@ fn pairs_of_numbers_and_keys_follow_the_definition() {
         "attention 3x4:2x30:70x16 bf16:bf16:f32 lens=padded page=5/40 lse",
         "attention 1x1x1:20x16 bf16:bf16:f32 scale=40",
         "attention 1x1x60:200x16 bf16:bf16:f32 scale=40 lse",
+        // Bases rise while weights wait, of a chunk and of the next.
+        "attention 1x1x100:700x16 bf16:bf16:f32 scale=40 lse",
         "attention 1x2x300:1100x32 bf16:bf16:bf16 mask=causal lse",
         "attention 2x1x20:0x16 bf16:bf16:f32 lse",
     ] {

@@ -200,7 +200,7 @@ impl Machine {
     }
 }
 
-fn check(problem: &str, scalars: (f32, f32)) {
+pub(super) fn check(problem: &str, scalars: (f32, f32)) {
     let problem: GemmProblem = problem.parse().unwrap_or_else(|e| panic!("{problem}: {e}"));
     let spec = problem.spec();
     let operands = fill(&problem, 7);

@@ -10,6 +10,8 @@
 //! m ├────┤ ├──┼──┼──┼──┤  and meets all rows of the task, which were packed once for all tasks; sums stay in L2
 //!   └────┘ └──┴──┴──┴──┘
 //! ```
+//! Where rows are [few](Source::suits_few) a task goes down a panel, all of k, before it goes on to the next.
+//!
 //! Columns of B that are contiguous are lines of the left operand as they are, so then A is the right one, and blocks of sums
 //! are turned in the end: B need not be.
 
@@ -391,5 +393,27 @@ impl<E: Tail> Launch<Gemm> for ByTiles<E> {
             unsafe { self.item(&product, item, scratch, waiting) };
         });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::gemm::tests::check;
+
+    /// One tile of rows, two, and several blocks, by columns and panels where they lie and by those that must be packed, over runs of k
+    /// that end within one.
+    #[test]
+    fn few_rows_meet_panel_after_panel() {
+        for (types, orders) in [
+            ("bf16:bf16:f32", ["b=col/1650", "b=panel32x2"]),
+            ("i8@row:i8@row:f32", ["b=col", "b=panel64x4"]),
+            ("i4:u8:f32", ["b=col", "b=panel128x4"]),
+        ] {
+            for order in orders {
+                for size in ["1x9x70x1600", "2x20x130x1600", "1x100x70x1600", "1x270x40x1600"] {
+                    check(&format!("gemm {size} {types} {order}"), (1.0, 1.0));
+                }
+            }
+        }
     }
 }
