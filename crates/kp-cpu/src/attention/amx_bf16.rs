@@ -37,6 +37,7 @@ impl Kernel<Attention> for AmxBf16 {
                 ^ source_hash(include_bytes!("run.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("pairs.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("../gemm/amx/tile.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("weights.rs")).rotate_left(4)
         }
     }
 

@@ -31,6 +31,7 @@ impl Kernel<Attention> for Avx512Bf16 {
                 ^ source_hash(include_bytes!("amx_bf16.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("run.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("pairs.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("weights.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("dots.rs")).rotate_left(4)
         }
     }

@@ -187,19 +187,19 @@ fn take(
                 if soon.as_ref().is_none_or(|(at, _)| *at != place) {
                     let start = next.start + place * KEYS;
                     let keys = start..next.end.min(start + KEYS);
-                    let calls = all_steps * (KEYS / BLOCK) / next_blocks.max(1);
+                    let calls = all_steps * (KEYS / BLOCK) * (PANEL / BLOCK) / next_blocks.max(1);
                     soon = Some((place, Soon::of([&inputs.k, &inputs.v], tile, keys, calls)));
                 }
                 let Some(panel) = tile.panel(rows.clone(), block) else { continue };
                 let whole = panel.keys.next_multiple_of(BLOCK);
                 for key in (0..whole).step_by(BLOCK) {
-                    if let Some((_, soon)) = &mut soon {
-                        soon.ask();
-                    }
                     let k = k[i * k_bytes + 4 * words * key..][..4 * words * BLOCK].as_ptr();
                     let left = Operand { at: [k, k.wrapping_add(4 * words * ROWS)], ld: 4 * words, step: ROW_BYTES };
                     let sums = &mut words_of(scores)[key * PANEL..][..BLOCK * PANEL];
                     for lane in lanes() {
+                        if let Some((_, soon)) = &mut soon {
+                            soon.ask();
+                        }
                         // SAFETY: rows of K, pairs of Q and room for scores are there, and `supports` asked for the features.
                         unsafe { product(left, right(q, lane), words / ROWS, sums, lane, true, tiles.as_ref()) };
                     }
