@@ -52,6 +52,8 @@ const LD: usize = 4 * PANEL;
 /// Steps of keys whose weights wait for each other: 32 KB, which stay in the first cache while values pass.
 const WAIT: usize = 8;
 
+const _: () = assert!(WAIT.is_multiple_of(KEYS / STEP), "steps of a block wait together");
+
 /// What multiplies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
@@ -170,11 +172,17 @@ fn take(
         let values = Values { codes: bytes_mut(room.v), step_bytes: v_step, width: v_width, tiles: tiles.as_ref() };
         let (scores, weights) = room.s.split_at_mut(KEYS * PANEL);
         let weights = words_of(weights).as_chunks_mut::<{ ROWS * PANEL }>().0;
-        // What is made ready next is asked for a block at a time, each in as many steps as another.
+        // What is made ready next is asked for a block at a time, each in as many steps, a panel by a block, as another.
         let next = stop..tile.end.min(stop + engine.at_once());
-        let (all_steps, next_blocks) = (panels * (stop - origin).div_ceil(KEYS), next.len().div_ceil(KEYS));
-        let mut soon: Option<(usize, Soon)> = None;
-        for (first, panel) in (0..tile.rows).step_by(PANEL).zip(0..) {
+        let (each, next_blocks) = ((stop - origin).div_ceil(KEYS), next.len().div_ceil(KEYS));
+        let all_steps = panels * each;
+        let soon_of = |block: usize| {
+            let start = next.start + block * KEYS;
+            let calls = all_steps * (KEYS / BLOCK) * (PANEL / BLOCK) / next_blocks.max(1);
+            Soon::of([&inputs.k, &inputs.v], tile, start..next.end.min(start + KEYS), calls)
+        };
+        let (mut soon, mut soon_block) = (soon_of(0), 0);
+        for (p, first) in (0..tile.rows).step_by(PANEL).enumerate() {
             let rows = first..(first + PANEL).min(tile.rows);
             let q = &words_of(room.q)[first * words..][..words * PANEL];
             let acc = &mut state.acc[first * v_width..][..v_width * PANEL];
@@ -183,12 +191,9 @@ fn take(
             // Steps whose weights wait.
             let mut waiting = 0..0;
             for (i, block) in blocks() {
-                let place = (panel * (all_steps / panels) + i) * next_blocks / all_steps;
-                if soon.as_ref().is_none_or(|(at, _)| *at != place) {
-                    let start = next.start + place * KEYS;
-                    let keys = start..next.end.min(start + KEYS);
-                    let calls = all_steps * (KEYS / BLOCK) * (PANEL / BLOCK) / next_blocks.max(1);
-                    soon = Some((place, Soon::of([&inputs.k, &inputs.v], tile, keys, calls)));
+                let wanted = (p * each + i) * next_blocks / all_steps;
+                if wanted != soon_block {
+                    (soon, soon_block) = (soon_of(wanted), wanted);
                 }
                 let Some(panel) = tile.panel(rows.clone(), block) else { continue };
                 let whole = panel.keys.next_multiple_of(BLOCK);
@@ -197,9 +202,7 @@ fn take(
                     let left = Operand { at: [k, k.wrapping_add(4 * words * ROWS)], ld: 4 * words, step: ROW_BYTES };
                     let sums = &mut words_of(scores)[key * PANEL..][..BLOCK * PANEL];
                     for lane in lanes() {
-                        if let Some((_, soon)) = &mut soon {
-                            soon.ask();
-                        }
+                        soon.ask();
                         // SAFETY: rows of K, pairs of Q and room for scores are there, and `supports` asked for the features.
                         unsafe { product(left, right(q, lane), words / ROWS, sums, lane, true, tiles.as_ref()) };
                     }

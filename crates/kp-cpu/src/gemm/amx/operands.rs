@@ -140,19 +140,30 @@ impl<E: Tail> ByTiles<E> {
 
     /// Steps `steps` of panel `p` where they lie, if they need not be packed. In panels they stay in the first cache as they are, of wide
     /// ones where a run is short; columns, whose lines share few of its places, pass a few rows.
-    pub(super) fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
+    fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
         let stays = |of_b: &Operand| of_b.ld <= 4 * BLOCK || self.units == Units::Vectors || self.is_few(item);
         let of_b = self.in_panels(product, item, p, steps).filter(stays);
         of_b.or_else(|| self.in_columns(product, item, p, steps).filter(|_| self.is_few(item)))
     }
 
-    /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying).
-    pub(super) fn pack_b(&self, product: &Product<'_>, item: Item, p: usize, steps: Range<usize>, out: &mut [u8]) {
+    /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying): then answers where.
+    pub(super) fn pack_b(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        p: usize,
+        steps: Range<usize>,
+        out: &mut [u8],
+    ) -> Option<Operand> {
+        if steps.is_empty() {
+            return None;
+        }
+        let lying = self.lying(product, item, p, &steps);
+        if lying.is_some() {
+            return lying;
+        }
         let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
         let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
-        if inner.is_empty() || self.lying(product, item, p, &steps).is_some() {
-            return;
-        }
         // SAFETY: `supports` asked for the features.
         unsafe {
             match self.b {
@@ -165,6 +176,7 @@ impl<E: Tail> ByTiles<E> {
                 }
             }
         }
+        None
     }
 
     /// What steps `steps` of panel `p` are read or will be packed from.

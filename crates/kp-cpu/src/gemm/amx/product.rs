@@ -233,7 +233,7 @@ impl<E: Tail> ByTiles<E> {
             let (r, i) = if by_panels { (t % runs, t / runs) } else { (t / panels, t % panels) };
             (run.start + i, r * deep..((r + 1) * deep).min(all_steps))
         };
-        self.pack_b(product, item, run.start, 0..all_steps.min(deep), now);
+        let mut lying = self.pack_b(product, item, run.start, 0..all_steps.min(deep), now);
         for t in 0..runs * panels {
             let (p, steps) = turn(t);
             let (next, of_next) = if t + 1 < runs * panels { turn(t + 1) } else { (p, 0..0) };
@@ -243,7 +243,6 @@ impl<E: Tail> ByTiles<E> {
                 let each = steps.len() * STEP_BYTES;
                 (Operand::packed(a[self.place(a_blocks, a_first, steps.start, deep)..][..blocks * each].as_ptr()), each)
             };
-            let lying = self.lying(product, item, p, &steps);
             let of_b = lying.unwrap_or_else(|| Operand::packed(now.as_ptr()));
             // Columns pass where they lie, unless they meet one tile of A alone. Else B stays, and A passes.
             let b_passes = lying.is_some() && self.is_turned() && rows.len() > ROWS;
@@ -308,7 +307,7 @@ impl<E: Tail> ByTiles<E> {
             if by_shares {
                 std::mem::swap(&mut now, &mut soon);
             } else {
-                self.pack_b(product, item, next, of_next, now);
+                lying = self.pack_b(product, item, next, of_next, now);
             }
         }
         // SAFETY: passed on.
