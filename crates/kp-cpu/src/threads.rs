@@ -114,6 +114,7 @@ pub(crate) struct Shares {
     tasks: usize,
     slots: usize,
     shares: usize,
+    helps: bool,
     taken: [Apart; MOST_SHARES],
 }
 
@@ -127,13 +128,19 @@ const MOST_SHARES: usize = 16;
 impl Shares {
     /// Of `tasks` tasks for `slots` slots, `shares` of them or as many as there can be.
     pub(crate) fn new(tasks: usize, slots: usize, shares: usize) -> Self {
-        Self { tasks, slots, shares: shares.clamp(1, MOST_SHARES), taken: Default::default() }
+        Self { tasks, slots, shares: shares.clamp(1, MOST_SHARES), helps: true, taken: Default::default() }
+    }
+
+    /// The same of tasks that take so many multiply-adds in all: where these are few, no slot takes what is left of others.
+    pub(crate) fn of_work(self, multiply_adds: u64) -> Self {
+        Self { helps: multiply_adds >= LONG, ..self }
     }
 
     /// The tasks of a slot, each of which is visited once.
     pub(crate) fn of(&self, slot: usize) -> impl Iterator<Item = usize> {
         let own = self.shares * slot / self.slots.max(1);
-        (own..self.shares).chain(0..own).flat_map(move |share| {
+        let all = (own..self.shares).chain(0..own);
+        all.take(if self.helps { self.shares } else { 1 }).flat_map(move |share| {
             let [start, end] = [share, share + 1].map(|share| self.tasks * share / self.shares);
             std::iter::from_fn(move || {
                 let task = start + self.taken[share].0.fetch_add(1, Relaxed);

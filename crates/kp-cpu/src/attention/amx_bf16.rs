@@ -113,11 +113,7 @@ pub(super) struct ByPairs(pub(super) Code, pub(super) Engine);
 
 impl ByPairs {
     pub(super) fn shape(&self) -> Shape<f32> {
-        let chunk = match self.1 {
-            Engine::Tiles => pairs::by_tiles,
-            Engine::Dots => pairs::by_dots,
-        };
-        Shape::new(&self.0.spec, self.0.tiling(), chunk, pairs::room)
+        Shape::new(&self.0.spec, self.0.tiling(), pairs::loops(&self.0.spec, self.1))
     }
 }
 

@@ -9,10 +9,11 @@
 //!           m' = max(m, S)     P = 2^(S − m')    l = l · 2^(m − m') + Σ P      f = 2^(m − m')
 //!   sums    A [c][row]    = f A + Vᵀ · P         A [row][c]   = f A + P · V
 //! ```
-//! Blocks start at multiples of `BLOCK` and chunks at multiples of `CHUNK` wherever a row's keys begin, and a hidden
+//! Blocks start at multiples of `BLOCK` and chunks at multiples of their size wherever a row's keys begin, and a hidden
 //! key adds exactly nothing: a row's bits depend on its own sequence only. Scores are in units of ln 2.
 
 use super::{
+    held::Held,
     places::{Dims, Source},
     product::{LANES, Multiply, Product, Spread, Start, Weight, product_seen},
     sight::{Lanes, Panel, Sight, Tile},
@@ -92,6 +93,10 @@ pub(crate) struct Room<'s, R> {
     pub(crate) k_columns: &'s mut [R],
     /// Scores of a panel.
     pub(crate) s: &'s mut [R],
+    /// Rows of Q before they are turned, and of O when they are done, [`PANEL`] at a time.
+    pub(crate) rows: &'s mut [R],
+    /// What `k` and `v` hold, where loops keep that.
+    pub(crate) held: Held,
 }
 
 /// What is known of a tile's rows after some keys.
@@ -132,7 +137,7 @@ pub(crate) enum Task<'w, 's, R> {
     Keys(Range<usize>),
     /// Take in what is known after other keys.
     Merge(&'w State<'s, R>),
-    /// Leave rows of sums, [`PANEL`] at a time, each times its factor, in `room.v`.
+    /// Leave rows of sums, [`PANEL`] at a time, each times its factor, in `room.rows`.
     Finish(usize, &'w [R; PANEL]),
 }
 
@@ -203,15 +208,14 @@ fn load_rows<I: Turns<R>, R: Arith, const W: usize>(
             }
         }
         let lanes = lanes::<W>(tile.rows - first);
-        // Room for keys, which are not there yet.
-        for out in room.k.chunks_exact_mut(ld).take(lanes) {
+        for out in room.rows.chunks_exact_mut(ld).take(lanes) {
             match rows.next() {
                 Some(row) => inputs.q.read::<I, _>(tile.sequence.query(row.query), row.head, &mut out[..qk_width]),
                 None => out.fill(R::ZERO),
             }
         }
         let out = &mut room.q[first * qk_width..];
-        turn::<I, R>((room.k, ld), (lanes, qk_width), inputs.scale, (out, W));
+        turn::<I, R>((room.rows, ld), (lanes, qk_width), inputs.scale, (out, W));
     }
 }
 
@@ -424,7 +428,7 @@ fn finish<I: Turns<R>, R: Arith, const W: usize>(
 ) {
     let (width, ld) = (dims.v_width, dims.v_ld());
     if few {
-        for ((out, acc), &factor) in room.v.chunks_exact_mut(ld).zip(state.acc.chunks_exact(width)).zip(factors) {
+        for ((out, acc), &factor) in room.rows.chunks_exact_mut(ld).zip(state.acc.chunks_exact(width)).zip(factors) {
             out.iter_mut().zip(acc).for_each(|(out, &x)| *out = x * factor);
         }
         return;
@@ -435,7 +439,7 @@ fn finish<I: Turns<R>, R: Arith, const W: usize>(
         for acc in acc.as_chunks_mut::<W>().0 {
             acc[..lanes].iter_mut().zip(factors).for_each(|(acc, &factor)| *acc *= factor);
         }
-        turn::<I, R>((acc, W), (width, lanes), R::ONE, (&mut room.v[first * ld..], ld));
+        turn::<I, R>((acc, W), (width, lanes), R::ONE, (&mut room.rows[first * ld..], ld));
     }
 }
 

@@ -17,6 +17,11 @@ mod decode;
 mod dots;
 #[cfg(target_arch = "x86_64")]
 mod fours;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "the loops that keep what they made ready are for one processor")
+)]
+mod held;
 pub(crate) mod machine;
 #[cfg(target_arch = "x86_64")]
 mod order;

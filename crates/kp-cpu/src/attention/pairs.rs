@@ -11,10 +11,12 @@
 //! those of some blocks wait for each other, and sums are loaded and stored once for all of them.
 
 use super::{
-    chunk::{BLOCK as KEYS, CHUNK, Inputs, Job, PANEL, Room, State, Task, shape},
+    chunk::{BLOCK as KEYS, Inputs, Job, PANEL, Room, State, Task, shape},
     dots,
+    held::{Block, RUN, places},
     machine::Compiled,
     places::{Dims, Source},
+    run::Loops,
     sight::{Lanes, Row, Tile as Rows},
     soon::Soon,
     turn::Turns,
@@ -30,7 +32,7 @@ use crate::{
     memory::{fetch_ahead, numbers_mut},
     simd::Avx512,
 };
-use kp_hal::Variant;
+use kp_hal::{Variant, op::AttentionSpec};
 use std::{
     arch::x86_64::{
         __m512i, __mmask32, _mm512_and_si512, _mm512_cmpge_epu16_mask, _mm512_mask_blend_epi16,
@@ -45,6 +47,9 @@ pub(super) const BLOCK: usize = 2 * ROWS;
 
 /// Numbers of bf16 of a tile's row.
 pub(super) const STEP: usize = ROW_BYTES / 2;
+
+/// Keys of a chunk: the fewer of them, the fewer sums are to be merged.
+const CHUNK: usize = 2 * RUN;
 
 /// Words of a row of scores, of Q and of sums, in bytes.
 const LD: usize = 4 * PANEL;
@@ -64,25 +69,26 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    /// Keys that are made ready at a time. For tiles all of a chunk, so that a panel's rows and sums stay in the first cache
+    /// Keys that are made ready at a time. For tiles all of a run, so that a panel's rows and sums stay in the first cache
     /// meanwhile; dot products take long enough to bring near what comes next, of which the second cache holds no more where rows
     /// lie a power of two apart.
     const fn at_once(self) -> usize {
         match self {
-            Self::Tiles => CHUNK,
+            Self::Tiles => RUN,
             Self::Dots => KEYS,
         }
     }
 }
 
-/// What the portable kernel's loops of AVX-512 do, by tiles.
-pub(super) fn by_tiles(job: Job<'_, '_, '_, f32>) {
-    chunk(job, Engine::Tiles);
-}
-
-/// The same by dot products.
-pub(super) fn by_dots(job: Job<'_, '_, '_, f32>) {
-    chunk(job, Engine::Dots);
+/// What an engine runs, and what that wants for a problem.
+pub(super) fn loops(spec: &AttentionSpec, engine: Engine) -> Loops<f32> {
+    let run = match engine {
+        Engine::Tiles => |job: Job<'_, '_, '_, f32>| chunk(job, Engine::Tiles),
+        Engine::Dots => |job: Job<'_, '_, '_, f32>| chunk(job, Engine::Dots),
+    };
+    let (dims, keys) = (Dims::new(spec), RUN * places(spec.kv_len as usize));
+    let [k, v] = [dims.qk, dims.v].map(|dim| keys * dim.next_multiple_of(BLOCK) / 2);
+    Loops { run, chunk: CHUNK, room: [k, v, (KEYS + WAIT * ROWS) * PANEL] }
 }
 
 fn chunk(job: Job<'_, '_, '_, f32>, engine: Engine) {
@@ -111,8 +117,7 @@ fn load(inputs: &Inputs<'_, f32>, tile: &Rows<'_>, room: &mut Room<'_, f32>) {
     let (mut rows, mut ahead) = (tile.rows(), tile.rows());
     let first = |row: Row| inputs.q.rows.first(tile.sequence.query(row.query), row.head);
     let out = words_of(room.q).as_chunks_mut::<PANEL>().0;
-    // Room for keys, which are not there yet.
-    let lines = bytes_mut(room.k);
+    let lines = bytes_mut(room.rows);
     for out in out.chunks_exact_mut(words).take(tile.rows.div_ceil(PANEL)) {
         // Asked for all at once: copied row by row, few of them would be on their way.
         ahead.by_ref().take(PANEL).for_each(|row| fetch_ahead(inputs.q.bytes(first(row))));
@@ -157,23 +162,33 @@ fn take(
     let is_factor = inputs.scale > 0.0 && (LEAST / inputs.scale).is_finite();
     let plain = inputs.softcap.is_none() && inputs.sight.slopes.is_empty() && is_factor;
     let scale = if plain { inputs.scale } else { 1.0 };
+    let at_once = engine.at_once();
     let (k_bytes, v_step) = (4 * words * KEYS, ROW_BYTES * v_width.next_multiple_of(BLOCK));
     let v_bytes = KEYS / STEP * v_step;
     let panels = tile.rows.div_ceil(PANEL);
-    for origin in (keys.start / KEYS * KEYS..keys.end).step_by(engine.at_once()) {
-        let stop = keys.end.min(origin + engine.at_once());
-        let blocks = || (origin..stop).step_by(KEYS).map(|start| (start, stop.min(start + KEYS))).enumerate();
-        let mut bounded = [true; CHUNK / KEYS];
+    let run_places = size_of_val(room.k) / (RUN / KEYS * k_bytes);
+    let mut origin = keys.start / KEYS * KEYS;
+    while origin < keys.end {
+        let stop = keys.end.min((origin / at_once + 1) * at_once);
+        let blocks = || (origin..stop).step_by(KEYS).map(|start| (start % RUN / KEYS, (start, stop.min(start + KEYS))));
+        let (place, run) = room.held.run(tile, origin, run_places);
+        let k = &mut bytes_mut(room.k)[place * (RUN / KEYS) * k_bytes..];
+        let v = &mut bytes_mut(room.v)[place * (RUN / KEYS) * v_bytes..];
         for (i, (start, end)) in blocks() {
-            copy_rows(&inputs.k, tile, start..end, 4 * words, &mut bytes_mut(room.k)[i * k_bytes..]);
-            bounded[i] = turn_rows(&inputs.v, tile, start..end, v_step, &mut bytes_mut(room.v)[i * v_bytes..]);
+            let block = &mut run.blocks[i];
+            if block.keys < end - start {
+                copy_rows(&inputs.k, tile, start..end, 4 * words, &mut k[i * k_bytes..]);
+                let bounded = turn_rows(&inputs.v, tile, start..end, v_step, &mut v[i * v_bytes..]);
+                *block = Block { keys: end - start, bounded };
+            }
         }
-        let k = &*bytes_mut(room.k);
-        let values = Values { codes: bytes_mut(room.v), step_bytes: v_step, width: v_width, tiles: tiles.as_ref() };
+        let run = *run;
+        let (k, values) = (&*k, Values { codes: v, step_bytes: v_step, width: v_width, tiles: tiles.as_ref() });
         let (scores, weights) = room.s.split_at_mut(KEYS * PANEL);
         let weights = words_of(weights).as_chunks_mut::<{ ROWS * PANEL }>().0;
         // What is made ready next is asked for a block at a time, each in as many steps, a panel by a block, as another.
-        let next = stop..tile.end.min(stop + engine.at_once());
+        let next = stop..tile.end.min(stop + at_once);
+        let next = if room.held.has(tile, next.clone(), run_places) { stop..stop } else { next };
         let (each, next_blocks) = ((stop - origin).div_ceil(KEYS), next.len().div_ceil(KEYS));
         let all_steps = panels * each;
         let soon_of = |block: usize| {
@@ -190,8 +205,8 @@ fn take(
             let lanes = || (0..rows.len()).step_by(BLOCK);
             // Steps whose weights wait.
             let mut waiting = 0..0;
-            for (i, block) in blocks() {
-                let wanted = (p * each + i) * next_blocks / all_steps;
+            for (at, (i, block)) in blocks().enumerate() {
+                let wanted = (p * each + at) * next_blocks / all_steps;
                 if wanted != soon_block {
                     (soon, soon_block) = (soon_of(wanted), wanted);
                 }
@@ -232,7 +247,7 @@ fn take(
                     }
                     bases.weigh(s, lane, sum, weights[steps.start % WAIT..].as_flattened_mut());
                 }
-                if !bounded[i] {
+                if !run.blocks[i].bounded {
                     let weights = weights[steps.start % WAIT..].as_flattened();
                     add_unbounded(&inputs.v, tile, block.0..block.0 + panel.keys, weights, acc);
                 }
@@ -244,6 +259,7 @@ fn take(
             }
             values.add(waiting, rows.len(), weights, acc);
         }
+        origin = stop;
     }
     state.max.iter_mut().for_each(|max| *max *= scale);
 }
@@ -278,12 +294,6 @@ impl Values<'_> {
             }
         }
     }
-}
-
-/// Numbers, as many as f32 would take, that there is room for: a chunk of keys, and of values; scores, and weights.
-pub(super) fn room(dims: Dims) -> [usize; 3] {
-    let [keys, values] = [dims.qk, dims.v].map(|dim| CHUNK * dim.next_multiple_of(BLOCK) / 2);
-    [keys, values, (KEYS + WAIT * ROWS) * PANEL]
 }
 
 fn words_of(numbers: &mut [f32]) -> &mut [u32] {

@@ -3,10 +3,11 @@
 //! [`super::run`] cuts the work and [`super::chunk`] computes it, in f32, or f64 where an operand is f64.
 
 use super::{
-    chunk::{BLOCK, PANEL},
+    chunk::{BLOCK, CHUNK, PANEL},
     machine::{self, Compiled},
+    places::Dims,
     plan::{self, Code, SOURCES},
-    run::{Shape, run},
+    run::{Loops, Shape, run},
 };
 use crate::{kernel, rows::with_real};
 use kp_hal::{
@@ -63,7 +64,7 @@ impl Launch<Attention> for Code {
 
 /// How its work is cut, and the loops of its variant.
 fn shape<R: Compiled>(code: &Code) -> Shape<R> {
-    Shape::new(&code.spec, code.tiling(), R::machine(code.variant).chunk, |dims| {
-        [BLOCK * dims.qk_ld(), BLOCK * dims.v_ld(), BLOCK * PANEL]
-    })
+    let dims = Dims::new(&code.spec);
+    let room = [BLOCK * dims.qk_ld(), BLOCK * dims.v_ld(), BLOCK * PANEL];
+    Shape::new(&code.spec, code.tiling(), Loops { run: R::machine(code.variant).chunk, chunk: CHUNK, room })
 }

@@ -3,16 +3,17 @@
 //! ```text
 //!            key heads × sequences
 //!          ┌──────────────────────┐    a tile: up to 512 rows, a row being a query in one head of its group
-//!   rows   │ tile │ tile │ …      │    a chunk: 512 keys
+//!   rows   │ tile │ tile │ …      │    a chunk: 512 keys, or 1024
 //!          └──────────────────────┘
-//!   many tiles: a thread takes a tile at a time and walks its chunks
+//!   many tiles: a thread takes a tile at a time, neighbours one after the other, and walks its chunks
 //!   few tiles:  a thread takes a chunk of a tile at a time; afterwards each tile takes in its chunks
 //! ```
 //! Either way a row's chunks are computed apart and merged first to last, so the bits are the same, but for the sign of a zero: they depend
 //! neither on the number of threads nor on other rows. Scratch does not grow with the number of keys.
 
 use super::{
-    chunk::{BLOCK, CHUNK, Inputs, Job, PANEL, Room, State, Task},
+    chunk::{BLOCK, Inputs, Job, PANEL, Room, State, Task},
+    held::Held,
     machine::Compiled,
     places::{Dims, Places, Rows, lse_index},
     plan::Tiling,
@@ -24,7 +25,7 @@ use crate::{
     memory::as_numbers_mut,
     numbers,
     simd::Baseline,
-    threads::{self, Deal},
+    threads::{self, Shares},
 };
 use kp_hal::{
     DType,
@@ -32,40 +33,44 @@ use kp_hal::{
 };
 use std::{
     f64::consts::LOG2_E,
+    ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+/// Who computes a tile, and what for.
+pub(crate) struct Loops<R> {
+    pub(crate) run: fn(Job<'_, '_, '_, R>),
+    /// Keys of a chunk, whose part of the result is summed by itself, so that another thread may do it.
+    pub(crate) chunk: usize,
+    /// Numbers there is room for, of keys, of values and of scores.
+    pub(crate) room: [usize; 3],
+}
+
 /// How the work is cut, and who does it.
 pub(crate) struct Shape<R> {
-    chunk: fn(Job<'_, '_, '_, R>),
+    loops: Loops<R>,
     tiling: Tiling,
-    /// Numbers there is room for, of keys, of values and of scores.
-    room: [usize; 3],
     /// Tiles in all.
     units: usize,
     dims: Dims,
 }
 
 impl<R: Compiled> Shape<R> {
-    pub(crate) fn new(
-        spec: &AttentionSpec,
-        tiling: Tiling,
-        chunk: fn(Job<'_, '_, '_, R>),
-        room: fn(Dims) -> [usize; 3],
-    ) -> Self {
+    pub(crate) fn new(spec: &AttentionSpec, tiling: Tiling, loops: Loops<R>) -> Self {
         let units = tiling.tiles * spec.kv_heads as usize * spec.batch as usize;
-        let dims = Dims::new(spec);
-        Self { chunk, tiling, room: room(dims), units, dims }
+        Self { loops, tiling, units, dims: Dims::new(spec) }
     }
 
-    /// Numbers of each part of a thread's [`Room`]: Q, K, V, columns of K, scores.
-    fn room(&self) -> [usize; 5] {
+    /// Numbers of each part of a thread's [`Room`]: Q, K, V, columns of K, scores, rows.
+    fn room(&self) -> [usize; 6] {
         let Tiling { few, tile, .. } = self.tiling;
         let Dims { qk_width, .. } = self.dims;
-        let q = tile * if few { self.dims.qk_ld() } else { qk_width };
+        let (qk_ld, v_ld) = (self.dims.qk_ld(), self.dims.v_ld());
+        let q = tile * if few { qk_ld } else { qk_width };
         let k_columns = if few { qk_width * BLOCK } else { 0 };
-        let [k, v, s] = self.room;
-        [q, k, v, k_columns, s]
+        let rows = if few { tile * v_ld } else { PANEL * qk_ld.max(v_ld) };
+        let [k, v, s] = self.loops.room;
+        [q, k, v, k_columns, s, rows]
     }
 
     /// Numbers of a [`State`].
@@ -127,12 +132,12 @@ impl<'a> Scratch<'a> {
     unsafe fn room<R: Compiled>(&self, shape: &Shape<R>, part: usize) -> Room<'a, R> {
         // SAFETY: rooms lie apart.
         let mut rest = unsafe { self.numbers(part * self.room_bytes, self.room_bytes) };
-        let [q, k, v, k_columns, s] = shape.room().map(|count| {
+        let [q, k, v, k_columns, s, rows] = shape.room().map(|count| {
             let (front, back) = std::mem::take(&mut rest).split_at_mut(count);
             rest = back;
             front
         });
-        Room { q, k, v, k_columns, s }
+        Room { q, k, v, k_columns, s, rows, held: Held::default() }
     }
 
     /// State `index`, behind the rooms.
@@ -199,6 +204,12 @@ pub(crate) unsafe fn run<R: Compiled>(
 }
 
 impl<'a, R: Compiled> Run<'a, R> {
+    /// The chunks in which a tile sees keys.
+    fn chunks(&self, tile: &Tile<'_>) -> Range<usize> {
+        let size = self.shape.loops.chunk;
+        tile.first / size..tile.end.div_ceil(size)
+    }
+
     /// Tile `unit`: the tiles of a key head's last queries come first, since under a causal mask they see most.
     fn tile(&self, unit: usize) -> Tile<'_> {
         let Tiling { tile, tiles, .. } = self.shape.tiling;
@@ -214,11 +225,12 @@ impl<'a, R: Compiled> Run<'a, R> {
         state: &'w mut State<'s, R>,
         task: Task<'w, 's, R>,
     ) {
-        (self.shape.chunk)(Job { inputs: &self.inputs, tile, few: self.shape.tiling.few, room, state, task });
+        (self.shape.loops.run)(Job { inputs: &self.inputs, tile, few: self.shape.tiling.few, room, state, task });
     }
 
     fn compute(&self, tile: &Tile<'_>, chunk: usize, room: &mut Room<'_, R>, state: &mut State<'_, R>) {
-        let keys = (chunk * CHUNK).max(tile.first)..((chunk + 1) * CHUNK).min(tile.end);
+        let size = self.shape.loops.chunk;
+        let keys = (chunk * size).max(tile.first)..((chunk + 1) * size).min(tile.end);
         state.clear(tile.rows);
         self.run(tile, room, state, Task::Keys(keys));
     }
@@ -231,20 +243,21 @@ impl<'a, R: Compiled> Run<'a, R> {
 
     fn tile_by_tile(&self) {
         let slots = threads::count().min(self.shape.units);
-        let deal = Deal::new(self.shape.units, slots, self.multiply_adds());
+        // Tiles of a head have the same keys: a thread takes neighbours, before it helps others.
+        let shares = Shares::new(self.shape.units, slots, slots).of_work(self.multiply_adds());
         threads::for_each(slots, |part| {
             // SAFETY: one thread per part.
             let (mut room, mut state, mut other) = unsafe {
                 let state = |i| self.scratch.state(&self.shape, 2 * part + i);
                 (self.scratch.room(&self.shape, part), state(0), state(1))
             };
-            for unit in deal.of(part) {
+            for unit in shares.of(part) {
                 let tile = self.tile(unit);
                 if tile.rows == 0 {
                     continue;
                 }
                 self.run(&tile, &mut room, &mut state, Task::Load);
-                let mut chunks = chunks(&tile);
+                let mut chunks = self.chunks(&tile);
                 // To take the first chunk into what has seen nothing changes no bit, but a zero's sign.
                 match chunks.next() {
                     Some(chunk) => self.compute(&tile, chunk, &mut room, &mut state),
@@ -266,7 +279,7 @@ impl<'a, R: Compiled> Run<'a, R> {
             (|unit| self.scratch.state(&self.shape, unit), |slot| self.scratch.state(&self.shape, units + slot))
         };
         (0..units).for_each(|unit| of_unit(unit).clear(self.shape.tiling.tile));
-        let mut work = (0..units).flat_map(|unit| chunks(&self.tile(unit)).map(move |chunk| (unit, chunk)));
+        let mut work = (0..units).flat_map(|unit| self.chunks(&self.tile(unit)).map(move |chunk| (unit, chunk)));
         let mut wave = [(0, 0); MAX_WAVE];
         loop {
             let room = &mut wave[..self.shape.wave()];
@@ -318,7 +331,7 @@ impl<'a, R: Compiled> Run<'a, R> {
                 factors[i - first] = self.end(tile, i, state);
             }
             self.run(tile, room, state, Task::Finish(first / PANEL, &factors));
-            for (i, out) in there.zip(room.v.chunks_exact(self.shape.dims.v_ld())) {
+            for (i, out) in there.zip(room.rows.chunks_exact(self.shape.dims.v_ld())) {
                 let row = tile.row(i);
                 let first = rows.first(tile.sequence.query(row.query), row.head) * bytes;
                 // SAFETY: a row of O has one owner.
@@ -360,9 +373,4 @@ impl<'a, R: Compiled> Run<'a, R> {
         // Where nothing is seen the sums are 0, and so is the result.
         if sum == R::ZERO { R::ZERO } else { shrink / sum }
     }
-}
-
-/// The chunks in which a tile sees keys.
-fn chunks(tile: &Tile<'_>) -> std::ops::Range<usize> {
-    tile.first / CHUNK..tile.end.div_ceil(CHUNK)
 }
