@@ -386,6 +386,8 @@ fn pairs_of_numbers_and_keys_follow_the_definition() {
         // Bases rise while weights wait, of a chunk and of the next.
         "attention 1x1x100:700x16 bf16:bf16:f32 scale=40 lse",
         "attention 1x2x300:1100x32 bf16:bf16:bf16 mask=causal lse",
+        // More runs of keys than stay ready, and tiles that find those of others.
+        "attention 1x4x70:4700x16 bf16:bf16:f32 mask=window/4400/0 lse",
         "attention 2x1x20:0x16 bf16:bf16:f32 lse",
     ] {
         check(text);
@@ -462,10 +464,13 @@ fn a_row_has_the_same_bits_in_any_company() {
 
 #[test]
 fn hidden_keys_may_hold_anything() {
-    for (kernel, variant, types, few) in by_rows() {
-        let queries = few.max(4);
+    let sizes = |few: u32| [(few.max(4), 70), (300, 600)];
+    for (kernel, variant, types, (queries, keys)) in by_rows()
+        .into_iter()
+        .flat_map(|(kernel, variant, types, few)| sizes(few).map(|size| (kernel, variant, types, size)))
+    {
         let problem: AttentionProblem =
-            format!("attention 1x2x{queries}:70x8 {types} mask=causal lse").parse().expect("a problem");
+            format!("attention 1x2x{queries}:{keys}x8 {types} mask=causal lse").parse().expect("a problem");
         let bytes_of = |dtype: DType| dtype.bits() as usize / 8;
         let mut operands = fill::<Attention>(&problem, problem.spec(), 5);
         let run = |operands: &Operands| launch::<Attention>(kernel, &problem, variant, operands);
