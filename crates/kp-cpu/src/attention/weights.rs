@@ -139,7 +139,7 @@ impl Power {
         let n = rounded.map(|rounded| _mm512_sub_ps(rounded, round));
         let r: [__m512; N] = std::array::from_fn(|i| _mm512_fmsub_ps(x[i], self.scale, n[i]));
         let mut p = [_mm512_set1_ps(0.009_582_841); N];
-        for term in [0.055_906_422, 0.240_240_99, 0.693_124_175, 1.0] {
+        for term in [0.055_906_422, 0.240_240_99, 0.693_124_2, 1.0] {
             p = std::array::from_fn(|i| _mm512_fmadd_ps(p[i], r[i], _mm512_set1_ps(term)));
         }
         let powers = rounded.map(|rounded| _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(rounded))));
