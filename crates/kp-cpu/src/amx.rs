@@ -70,10 +70,10 @@ pub(crate) fn is_imitated() -> bool {
     features().next().is_none()
 }
 
-/// Tiles that have a shape. The fewer, the more of the processor's are left for those to come.
-const TILES: usize = 4;
+/// Tiles that have a shape, as many as any product names. The fewer, the more of the processor's are left for those to come.
+const TILES: usize = 5;
 
-/// Tiles 0 to 3 of this thread, all of the full size, as long as it lives. There may be one at a time.
+/// Tiles 0 to 4 of this thread, all of the full size, as long as it lives. There may be one at a time.
 pub(crate) struct Tiles(PhantomData<*mut ()>);
 
 impl Tiles {

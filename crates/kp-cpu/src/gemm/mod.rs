@@ -5,6 +5,8 @@ pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
+mod amx_f32;
+#[cfg(target_arch = "x86_64")]
 mod amx_int8;
 #[cfg(target_arch = "x86_64")]
 mod avx2_code_tiles;
@@ -92,6 +94,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx2_few_panels::Avx2FewPanels,
     &amx_int8::AmxInt8,
     &amx_bf16::AmxBf16,
+    &amx_f32::AmxF32,
     &avx512_bf16::Avx512Bf16,
     &vnni_tiles::VnniTiles,
     &avx2_code_tiles::Avx2CodeTiles,

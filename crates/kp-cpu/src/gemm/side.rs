@@ -90,6 +90,18 @@ impl Side<'_> {
         self.numbers(batch).filter(|_| self.matrix.order == order)
     }
 
+    /// The numbers of outer rows `outer` of `batch`, from inner element `inner` on, where they lie, with the distance between inner elements, if
+    /// those of outer rows are side by side.
+    pub(crate) fn numbers_across(&self, batch: usize, outer: &Range<usize>, inner: usize) -> Option<(&[f32], usize)> {
+        let ld = match self.matrix.order {
+            Order::Panel { width, .. } => width.into(),
+            _ => self.matrix.ld as usize,
+        };
+        let numbers = self.numbers(batch).filter(|_| self.lie_across(outer) && self.meta.is_none())?;
+        let first = self.place(batch, outer.start, inner) - self.place(batch, 0, 0);
+        Some((&numbers[first..], ld))
+    }
+
     fn numbers<R: Real + Number>(&self, batch: usize) -> Option<&[R]> {
         if self.matrix.dtype() != R::DTYPE || self.matrix.format.scheme != Scheme::None || self.codes.is_empty() {
             return None;

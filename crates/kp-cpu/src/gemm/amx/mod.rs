@@ -3,8 +3,10 @@
 mod codes;
 mod cut;
 mod ends;
+pub(crate) mod floats;
 pub(crate) mod lines;
 mod operands;
+pub(crate) mod parts;
 pub(crate) mod product;
 pub(crate) mod source;
 pub(crate) mod tile;

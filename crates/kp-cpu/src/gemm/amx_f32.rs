@@ -1,0 +1,111 @@
+//! D = A·B in f32 by tiles of AMX that multiply bf16: each number is the sum of three.
+//!
+//! See [`super::amx::parts`] for what is multiplied, [`super::amx::floats`] for how it is cut. What products lose is as much as by multiply-adds,
+//! and [the bound](kp_hal::op) of sums in f32 holds. Operands of other types become f32 first. Limits: AMX and AVX-512; sums in f32, that are finished in
+//! f32; numbers below 2⁻¹¹⁰ lose bits, and count as 0 below 2⁻¹²⁶; not `batch-invariant`, since few rows have other kernels.
+
+use super::{
+    amx::{
+        floats::{Floats, grid},
+        parts::WIDE,
+    },
+    amx_bf16::{self, VECTORS},
+    product::finishes_in_f64,
+};
+use crate::{amx::ROWS, kernel};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    op::{Gemm, GemmProblem, GemmSpec, Matrix, Order, Repro, Scheme, Sparsity},
+    source_hash,
+};
+use std::{borrow::Cow, sync::Arc};
+
+/// The kernel.
+pub(crate) struct AmxF32;
+
+impl Kernel<Gemm> for AmxF32 {
+    fn name(&self) -> &'static str {
+        "amx_f32"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("amx_f32.rs"))
+                ^ source_hash(include_bytes!("amx/parts.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("amx/floats.rs")).rotate_left(2)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        supports(caps, p, p.repro())
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+        estimate(caps, p)
+    }
+
+    fn note(&self, _: &Caps, p: &GemmProblem, _: Variant) -> Option<Cow<'static, str>> {
+        kernel::pads([("m", p.m as usize, ROWS), ("n", p.n as usize, WIDE)])
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        let code = Floats::new(p.spec());
+        // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
+        Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
+    }
+}
+
+/// Whether `caps` and `p` suit it.
+fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
+    if let Some(need) = ["amx-tile", "amx-bf16"].into_iter().chain(VECTORS).find(|feature| !caps.has(feature)) {
+        return Err(Unsupported::Feature { need });
+    }
+    if repro == Repro::BatchInvariant {
+        return Err(Unsupported::Repro { asked: repro });
+    }
+    if !p.acc.is_f32() {
+        return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
+    }
+    if p.sparsity != Sparsity::Dense {
+        return Err(Unsupported::Option { option: "sparse", got: p.sparsity.to_string() });
+    }
+    for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
+        if matches!(matrix.dtype(), DType::F64 | DType::I32 | DType::I64) {
+            return Err(Unsupported::DType { operand, got: matrix.dtype() });
+        }
+    }
+    // What needs no parts.
+    if amx_bf16::suits(p, repro).is_ok() {
+        return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
+    }
+    if finishes_in_f64(p) {
+        return Err(Unsupported::DType { operand: "d", got: p.d.dtype() });
+    }
+    Ok(Variants::ONE)
+}
+
+/// Six products at a measured share of the peak, splitting, and reading.
+fn estimate(caps: &Caps, p: &GemmProblem) -> Nanos {
+    let (_, memory) = Nanos::floors(caps, p);
+    let whole = |n: u32, multiple: usize| (n as usize).next_multiple_of(multiple) as f64;
+    let (batch, k, threads) = (f64::from(p.batch), f64::from(p.k), caps.units.max(1));
+    let (rows, columns) = (whole(p.m, ROWS), whole(p.n, WIDE));
+    let multiply = 6.0 * 2.0 * batch * rows * columns * k / (0.5 * caps.rates.get(DType::Bf16));
+    let [down, across] = grid(p, threads as usize).map(|chunks| chunks as f64);
+    let of_a = across * rows * (cycles(&p.a, p.a.order == Order::Row) - 1.0);
+    let of_b = down * columns * cycles(&p.b, matches!(p.b.order, Order::Row | Order::Panel { depth: 1, .. }));
+    // Few chunks keep few threads busy.
+    let busy = (down * across).clamp(1.0, f64::from(threads)) / f64::from(threads);
+    let split = batch * k * (of_a + of_b) / (caps.clock_hz.max(1e9) * f64::from(threads));
+    Nanos::from_secs(((multiply + split) / busy).max(memory.as_secs()) + 3e-6 * batch)
+}
+
+/// Cycles that an element of B takes to be split, as measured; one of A takes one fewer, since it is asked for long before.
+fn cycles(matrix: &Matrix, lies: bool) -> f64 {
+    match matrix.dtype() {
+        _ if matrix.format.scheme != Scheme::None => 9.0,
+        DType::F32 if lies => 2.0,
+        DType::F32 | DType::Bf16 | DType::F16 => 3.0,
+        _ => 5.0,
+    }
+}
