@@ -44,6 +44,7 @@ mod cuts;
 pub(crate) mod few;
 mod few_rows;
 pub(crate) mod finish;
+mod lying;
 pub(crate) mod packed;
 pub(crate) mod product;
 #[cfg(target_arch = "x86_64")]

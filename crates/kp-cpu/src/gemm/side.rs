@@ -2,7 +2,6 @@
 
 use super::tile::Wanted;
 use crate::{
-    memory::{self, Number},
     numbers::{self, Real},
     simd::vector::transpose::Transpose,
 };
@@ -69,45 +68,13 @@ impl Side<'_> {
     }
 
     /// Whether outer rows `outer` lie next to each other: as [`Self::outer_is_contiguous`] says, or within one panel.
-    fn lie_across(&self, outer: &Range<usize>) -> bool {
+    pub(super) fn lie_across(&self, outer: &Range<usize>) -> bool {
         match self.matrix.order {
             Order::Panel { width, depth: 1 } if !outer.is_empty() => {
                 outer.start / usize::from(width) == (outer.end - 1) / usize::from(width)
             }
             _ => self.outer_is_contiguous(),
         }
-    }
-
-    /// The numbers of `batch` where they lie, with the distance between outer rows, if outer rows are runs of `R`.
-    pub(crate) fn numbers_in_rows<R: Real + Number>(&self, batch: usize) -> Option<(&[R], usize)> {
-        let lies = self.inner_is_contiguous() && self.meta.is_none() && self.inner > 0;
-        Some((self.numbers(batch).filter(|_| lies)?, self.matrix.ld as usize))
-    }
-
-    /// The numbers of `batch` where they lie, if they are `R` in panels of `width` columns that no kernel repacks.
-    pub(crate) fn numbers_in_panels<R: Real + Number>(&self, batch: usize, width: usize) -> Option<&[R]> {
-        let order = Order::Panel { width: u16::try_from(width).ok()?, depth: 1 };
-        self.numbers(batch).filter(|_| self.matrix.order == order)
-    }
-
-    /// The numbers of outer rows `outer` of `batch`, from inner element `inner` on, where they lie, with the distance between inner elements, if
-    /// those of outer rows are side by side.
-    pub(crate) fn numbers_across(&self, batch: usize, outer: &Range<usize>, inner: usize) -> Option<(&[f32], usize)> {
-        let ld = match self.matrix.order {
-            Order::Panel { width, .. } => width.into(),
-            _ => self.matrix.ld as usize,
-        };
-        let numbers = self.numbers(batch).filter(|_| self.lie_across(outer) && self.meta.is_none())?;
-        let first = self.place(batch, outer.start, inner) - self.place(batch, 0, 0);
-        Some((&numbers[first..], ld))
-    }
-
-    fn numbers<R: Real + Number>(&self, batch: usize) -> Option<&[R]> {
-        if self.matrix.dtype() != R::DTYPE || self.matrix.format.scheme != Scheme::None || self.codes.is_empty() {
-            return None;
-        }
-        let first = self.place(batch, 0, 0) * size_of::<R>();
-        memory::as_numbers(&self.codes[first..]).filter(|_| cfg!(target_endian = "little"))
     }
 
     /// Where the codes of outer rows `outer` and inner elements `inner` lie, if in runs.
