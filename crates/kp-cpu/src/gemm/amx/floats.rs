@@ -218,18 +218,15 @@ unsafe fn compute(
             special_a |= split_a(finish, of_rows(tile), run.clone(), room.rows, out);
         }
         let later = run.end..(run.end + RUN).min(k);
-        let rows_wanted = || {
-            let outer = item.row + rows.start..item.row + rows.end;
-            product.a.wanted(item.row_batch, &outer, &later).filter(|_| !later.is_empty())
-        };
-        let wanted_a = rows_wanted();
+        let outer = item.row + rows.start..item.row + rows.end;
+        let wanted_a = product.a.wanted(item.row_batch, &outer, &later).filter(|_| !later.is_empty());
         for (i, p) in panels.clone().enumerate() {
             let columns = finish.panels.columns(p);
             let next = match p + 1 < panels.end {
                 true => (p + 1, run.clone()),
                 false => (panels.start, later.clone()),
             };
-            let wanted = product.b.wanted(item.b, &finish.panels.columns(next.0), &next.1);
+            let wanted_b = product.b.wanted(item.b, &finish.panels.columns(next.0), &next.1);
             let (of_b, ld_b) = lines_of_b(finish, columns.clone(), run.clone(), room.lines);
             let mut special_b = false;
             let halves = columns.len().div_ceil(WIDE);
@@ -238,7 +235,7 @@ unsafe fn compute(
                 special_b |= split_lines(&of_b[half * WIDE..], ld_b, some, run.len(), b);
                 for tile in (0..count).step_by(TOGETHER) {
                     let (part, parts) = (half * count + tile, halves * count);
-                    if let Some(wanted) = &wanted {
+                    if let Some(wanted) = &wanted_b {
                         ask(wanted, part..part + TOGETHER, parts);
                     }
                     if let Some(wanted) = &wanted_a {
