@@ -58,14 +58,24 @@ impl Kernel<Gemm> for AmxBf16 {
 
 /// Whether `caps` and `p` suit products by tiles.
 pub(crate) fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
-    if let Some(need) = ["amx-tile", "amx-bf16"].into_iter().chain(VECTORS).find(|feature| !caps.has(feature)) {
-        return Err(Unsupported::Feature { need });
-    }
+    has_tiles(caps)?;
     suits(p, repro)
 }
 
-/// Whether the types and sums of `p` suit products of bf16.
-pub(crate) fn suits(p: &GemmSpec, repro: Repro) -> Support {
+/// Whether `caps` have tiles of bf16, and what packs and finishes for them.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn has_tiles(caps: &Caps) -> std::result::Result<(), Unsupported> {
+    let mut needs = ["amx-tile", "amx-bf16"].into_iter().chain(VECTORS);
+    needs.find(|need| !caps.has(need)).map_or(Ok(()), |need| Err(Unsupported::Feature { need }))
+}
+
+/// Whether `p` wants plain sums in f32, in any order.
+///
+/// # Errors
+/// What it wants instead.
+pub(crate) fn sums_in_f32(p: &GemmSpec, repro: Repro) -> std::result::Result<(), Unsupported> {
     if repro == Repro::BatchInvariant {
         return Err(Unsupported::Repro { asked: repro });
     }
@@ -75,6 +85,12 @@ pub(crate) fn suits(p: &GemmSpec, repro: Repro) -> Support {
     if p.sparsity != Sparsity::Dense {
         return Err(Unsupported::Option { option: "sparse", got: p.sparsity.to_string() });
     }
+    Ok(())
+}
+
+/// Whether the types and sums of `p` suit products of bf16.
+pub(crate) fn suits(p: &GemmSpec, repro: Repro) -> Support {
+    sums_in_f32(p, repro)?;
     if p.a.dtype() != DType::Bf16 {
         return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
     }

@@ -9,13 +9,13 @@ use super::{
         floats::{Floats, grid},
         parts::WIDE,
     },
-    amx_bf16::{self, VECTORS},
+    amx_bf16::{has_tiles, suits, sums_in_f32},
     product::finishes_in_f64,
 };
 use crate::{amx::ROWS, kernel};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem, GemmSpec, Matrix, Order, Repro, Scheme, Sparsity},
+    op::{Gemm, GemmProblem, GemmSpec, Matrix, Order, Repro, Scheme},
     source_hash,
 };
 use std::{borrow::Cow, sync::Arc};
@@ -57,25 +57,15 @@ impl Kernel<Gemm> for AmxF32 {
 
 /// Whether `caps` and `p` suit it.
 fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
-    if let Some(need) = ["amx-tile", "amx-bf16"].into_iter().chain(VECTORS).find(|feature| !caps.has(feature)) {
-        return Err(Unsupported::Feature { need });
-    }
-    if repro == Repro::BatchInvariant {
-        return Err(Unsupported::Repro { asked: repro });
-    }
-    if !p.acc.is_f32() {
-        return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
-    }
-    if p.sparsity != Sparsity::Dense {
-        return Err(Unsupported::Option { option: "sparse", got: p.sparsity.to_string() });
-    }
+    has_tiles(caps)?;
+    sums_in_f32(p, repro)?;
     for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
         if matches!(matrix.dtype(), DType::F64 | DType::I32 | DType::I64) {
             return Err(Unsupported::DType { operand, got: matrix.dtype() });
         }
     }
     // What needs no parts.
-    if amx_bf16::suits(p, repro).is_ok() {
+    if suits(p, repro).is_ok() {
         return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
     }
     if finishes_in_f64(p) {
