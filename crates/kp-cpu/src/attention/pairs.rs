@@ -166,6 +166,7 @@ fn take(
     let (k_bytes, v_step) = (4 * words * KEYS, ROW_BYTES * v_width.next_multiple_of(BLOCK));
     let v_bytes = KEYS / STEP * v_step;
     let panels = tile.rows.div_ceil(PANEL);
+    // As many as `loops` asked for.
     let run_places = size_of_val(room.k) / (RUN / KEYS * k_bytes);
     let mut origin = keys.start / KEYS * KEYS;
     while origin < keys.end {

@@ -1,6 +1,6 @@
 //! D = A·B in f32 by tiles of AMX that multiply bf16: each number is the sum of three.
 //!
-//! See [`super::amx::parts`] for what is multiplied, [`super::amx::floats`] for how it is cut. What products lose is as much as by multiply-adds,
+//! See [`super::amx::parts`] for what is multiplied, [`super::amx::floats`] for how it is cut. Errors are no larger than by multiply-adds,
 //! and [the bound](kp_hal::op) of sums in f32 holds. Operands of other types become f32 first. Limits: AMX and AVX-512; sums in f32, that are finished in
 //! f32; numbers below 2⁻¹¹⁰ lose bits, and count as 0 below 2⁻¹²⁶; not `batch-invariant`, since few rows have other kernels.
 
