@@ -1,4 +1,4 @@
-//! D = A·B in f32 by tiles of AMX that multiply bf16: each number is the sum of three.
+//! D = A·B in f32 by tiles of AMX that multiply bf16: each number is the sum of three, or of fewer if it has fewer bits.
 //!
 //! See [`super::amx::parts`] for what is multiplied, [`super::amx::floats`] for how it is cut. Errors are no larger than by multiply-adds,
 //! and [the bound](kp_hal::op) of sums in f32 holds. Operands of other types become f32 first. Limits: AMX and AVX-512; sums in f32, that are finished in
@@ -6,8 +6,10 @@
 
 use super::{
     amx::{
+        bits::parts_of,
         floats::{Floats, grid},
-        parts::WIDE,
+        parts::{WIDE, terms},
+        splits::codes_of,
     },
     amx_bf16::{has_tiles, suits, sums_in_f32},
     product::finishes_in_f64,
@@ -33,6 +35,9 @@ impl Kernel<Gemm> for AmxF32 {
             source_hash(include_bytes!("amx_f32.rs"))
                 ^ source_hash(include_bytes!("amx/parts.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("amx/floats.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("amx/bits.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("amx/codes.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("amx/splits.rs")).rotate_left(5)
         }
     }
 
@@ -74,21 +79,33 @@ fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
     Ok(Variants::ONE)
 }
 
-/// Six products at a measured share of the peak, splitting, and reading.
+/// Products of parts, six of f32, at a measured share of the peak, splitting, and reading.
 fn estimate(caps: &Caps, p: &GemmProblem) -> Nanos {
     let (_, memory) = Nanos::floors(caps, p);
     let whole = |n: u32, multiple: usize| (n as usize).next_multiple_of(multiple) as f64;
     let (batch, k, threads) = (f64::from(p.batch), f64::from(p.k), caps.units.max(1));
     let (rows, columns) = (whole(p.m, ROWS), whole(p.n, WIDE));
-    let multiply = 6.0 * 2.0 * batch * rows * columns * k / (0.5 * caps.rates.get(DType::Bf16));
+    let [of_left, of_right] = [&p.a, &p.b].map(|matrix| parts_of(matrix, p.k, USUAL_ZEROS));
+    let multiply = terms([of_left, of_right]).count() as f64 * 2.0 * batch * rows * columns * k
+        / (0.5 * caps.rates.get(DType::Bf16));
     let [down, across] = grid(p, threads as usize).map(|chunks| chunks as f64);
     let of_a = across * rows * (cycles(&p.a, p.a.order == Order::Row) - 1.0);
-    let of_b = down * columns * cycles(&p.b, matches!(p.b.order, Order::Row | Order::Panel { depth: 1, .. }));
+    let of_b = match codes_of(p) {
+        Some(_) => CODE_CYCLES,
+        None => cycles(&p.b, matches!(p.b.order, Order::Row | Order::Panel { depth: 1, .. })),
+    };
+    let of_b = down * columns * of_b;
     // Few chunks keep few threads busy.
     let busy = (down * across).clamp(1.0, f64::from(threads)) / f64::from(threads);
     let split = batch * k * (of_a + of_b) / (caps.clock_hz.max(1e9) * f64::from(threads));
     Nanos::from_secs(((multiply + split) / busy).max(memory.as_secs()) + 3e-6 * batch)
 }
+
+/// Zero points as 4 bits have them.
+const USUAL_ZEROS: u8 = 15;
+
+/// Cycles that a code takes to be looked up as parts, and turned.
+const CODE_CYCLES: f64 = 1.2;
 
 /// Cycles that an element of B takes to be split, as measured; one of A takes one fewer, since it is asked for long before.
 fn cycles(matrix: &Matrix, lies: bool) -> f64 {

@@ -1,8 +1,9 @@
 //! Codes of 4 and 8 bits of a contiguous row as lines of bf16.
 //!
 //! The sixteen values that codes of 4 bits can have are scaled once for each scale, and looked up; codes of 8 bits are
-//! scaled one by one. Each is rounded to bf16 once, to nearest even, and exactly what it is if there is no scale.
+//! scaled one by one. Each becomes one number of bf16, [rounded to nearest even, or the parts](bf16) that it is the sum of.
 
+use super::parts::{nearest, pairs as pairs_of, plain};
 use crate::{
     amx::ROW_BYTES,
     gemm::{
@@ -18,18 +19,22 @@ use crate::{
 use kp_hal::{DType, op::Matrix};
 use std::{
     arch::x86_64::{
-        __m256i, __m512, __m512i, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_loadu_si256, _mm256_maskz_loadu_epi8,
-        _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_cmp_ps_mask,
-        _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_inserti64x4,
-        _mm512_loadu_ps, _mm512_mask_blend_epi16, _mm512_mask_mov_epi32, _mm512_mask_mov_ps, _mm512_mul_ps,
-        _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
+        __m256i, __m512, __m512i, __mmask16, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_loadu_si256,
+        _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512,
+        _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
+        _mm512_cvtepu16_epi32, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_mask_mov_epi32, _mm512_mask_mov_ps,
+        _mm512_mul_ps, _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
         _mm512_slli_epi32, _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps,
     },
+    array,
     ops::Range,
 };
 
 /// Elements of a line.
 const ELEMENTS: usize = ROW_BYTES / 2;
+
+/// Scales of [`LINE`] elements.
+pub(crate) const ENTRIES: usize = LINE / SHARE;
 
 /// Codes of one type, and whether scales and zero points that change along k are theirs.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +59,7 @@ impl Codes {
             DType::I8 => Kind::Eight { signed: true },
             DType::U8 => Kind::Eight { signed: false },
             _ if dtype.bits() == 4 => {
-                let codes: [u8; 8] = std::array::from_fn(|i| ((2 * i) | ((2 * i + 1) << 4)) as u8);
+                let codes: [u8; 8] = array::from_fn(|i| ((2 * i) | ((2 * i + 1) << 4)) as u8);
                 let mut values = [0.0; 16];
                 numbers::read(dtype, &codes, 0, &mut values);
                 Kind::Four(values)
@@ -84,76 +89,128 @@ impl Codes {
         inner: Range<usize>,
         mut store: impl FnMut(usize, __m512i),
     ) {
-        let format = side.matrix.format;
-        let global = if side.global.is_empty() { 1.0 } else { numbers::get(DType::F32, side.global, 0) };
-        let (mut scales, mut zeros) = ([1.0_f32; LINE / SHARE], [0.0_f32; LINE / SHARE]);
+        let (mut scales, mut zeros) = ([1.0; ENTRIES], [0.0; ENTRIES]);
         for first in inner.clone().step_by(LINE) {
             let some = first..(first + LINE).min(inner.end);
-            if self.scaled {
-                let count = some.len().div_ceil(SHARE);
-                let lists = Lists::new(side, batch, first, SHARE);
-                lists.scales(o, &mut scales[..count]);
-                if format.has_zero() {
-                    lists.zeros(o, &mut zeros[..count]);
-                }
-                scales[..count].iter_mut().for_each(|scale| *scale *= global);
-                // Past the last, no number of an earlier part, which may be none.
-                scales[count..].fill(1.0);
-                zeros[count..].fill(0.0);
-            }
+            self.scales(side, batch, o..o + 1, some.clone(), [&mut scales, &mut zeros]);
             let line = (first - inner.start) / ELEMENTS;
             let codes = Columns::of(side, batch, some).column(o);
-            match self.kind {
-                Kind::Four(values) => {
-                    let by = scales.as_chunks::<2>().0.iter().zip(zeros.as_chunks::<2>().0);
-                    // SAFETY: sixteen numbers.
-                    let values = unsafe { _mm512_loadu_ps(values.as_ptr()) };
-                    let (mut known, mut table) = ([f32::NAN; 4], _mm512_set1_epi32(0));
-                    for (i, (codes, (&scales, &zeros))) in codes.chunks(ELEMENTS / 2).zip(by).enumerate() {
-                        let wanted = [scales[0], scales[1], zeros[0], zeros[1]];
-                        if wanted != known {
-                            let half = |i: usize| halves(scaled(values, scales[i], zeros[i]));
-                            let first = half(0);
-                            let is_both = scales[0] == scales[1] && zeros[0] == zeros[1];
-                            table = joined(first, if is_both { first } else { half(1) });
-                            known = wanted;
-                        }
-                        store(line + i, _mm512_permutexvar_epi16(places(codes), table));
+            self.some_lines::<1, true>(codes, [&scales, &zeros], |i, [bf16]| store(line + i, bf16));
+        }
+    }
+
+    /// Reads scales and zero points of elements `inner` of outer rows `outer`, at most [`LINE`] of each: [`ENTRIES`] for each row, 1 and 0 where there
+    /// are none. `inner` starts at a multiple of [`SHARE`].
+    pub(crate) fn scales(
+        &self,
+        side: &Side<'_>,
+        batch: usize,
+        outer: Range<usize>,
+        inner: Range<usize>,
+        [scales, zeros]: [&mut [f32]; 2],
+    ) {
+        if !self.scaled {
+            scales.fill(1.0);
+            zeros.fill(0.0);
+            return;
+        }
+        let global = if side.global.is_empty() { 1.0 } else { numbers::get(DType::F32, side.global, 0) };
+        let (lists, count) = (Lists::new(side, batch, inner.start, SHARE), inner.len().div_ceil(SHARE));
+        let rows = scales.as_chunks_mut::<ENTRIES>().0.iter_mut().zip(zeros.as_chunks_mut::<ENTRIES>().0);
+        for (o, (scales, zeros)) in outer.zip(rows) {
+            lists.scales(o, &mut scales[..count]);
+            scales[..count].iter_mut().for_each(|scale| *scale *= global);
+            if side.matrix.format.has_zero() {
+                lists.zeros(o, &mut zeros[..count]);
+            } else {
+                zeros.fill(0.0);
+            }
+            // Past the last, no number of an earlier part, which may be none.
+            scales[count..].fill(1.0);
+            zeros[count..].fill(0.0);
+        }
+    }
+
+    /// The lines of some codes with such scales and zero points, in order. What is past the end are some numbers. Answers whether a number was
+    /// [special](super::parts::is_special) and counts as 0, unless numbers are `ROUNDED`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(crate) fn some_lines<const N: usize, const ROUNDED: bool>(
+        &self,
+        codes: &[u8],
+        [scales, zeros]: [&[f32]; 2],
+        mut store: impl FnMut(usize, [__m512i; N]),
+    ) -> bool {
+        let mut special = 0;
+        match self.kind {
+            Kind::Four(values) => {
+                let by = scales.as_chunks::<2>().0.iter().zip(zeros.as_chunks::<2>().0);
+                // SAFETY: sixteen numbers.
+                let values = unsafe { _mm512_loadu_ps(values.as_ptr()) };
+                let (mut known, mut table) = ([f32::NAN; 4], [_mm512_set1_epi32(0); N]);
+                for (i, (codes, (&scales, &zeros))) in codes.chunks(ELEMENTS / 2).zip(by).enumerate() {
+                    let wanted = [scales[0], scales[1], zeros[0], zeros[1]];
+                    if wanted != known {
+                        let half = |i: usize| bf16::<N, ROUNDED>(scaled(values, scales[i], zeros[i]));
+                        let (first, some) = half(0);
+                        let is_both = scales[0] == scales[1] && zeros[0] == zeros[1];
+                        let (last, more) = if is_both { (first, some) } else { half(1) };
+                        table = array::from_fn(|part| joined(upper(first[part]), upper(last[part])));
+                        special |= some | more;
+                        known = wanted;
                     }
+                    let places = places(codes);
+                    store(i, table.map(|table| _mm512_permutexvar_epi16(places, table)));
                 }
-                Kind::Eight { signed } => {
-                    let (scales, zeros) = (scales.as_chunks::<2>().0, zeros.as_chunks::<2>().0);
-                    let pairs = |codes: __m256i, i: usize| {
-                        let numbers = wholes(codes, signed).map(|whole| _mm512_cvtepi32_ps(whole));
-                        let [even, odd] = match self.scaled {
-                            true => numbers.map(|numbers| {
-                                let numbers = _mm512_sub_ps(numbers, of_halves(zeros[i]));
-                                rounded(_mm512_mul_ps(numbers, of_halves(scales[i])))
-                            }),
-                            // bf16 holds every byte.
-                            false => numbers.map(|numbers| _mm512_castps_si512(numbers)),
-                        };
-                        _mm512_mask_blend_epi16(ODD, _mm512_srli_epi32::<16>(even), odd)
+            }
+            Kind::Eight { signed } => {
+                let (scales, zeros) = (scales.as_chunks::<2>().0, zeros.as_chunks::<2>().0);
+                let none = _mm512_set1_ps(0.0);
+                let mut pairs = |codes: __m256i, i: usize| {
+                    let numbers = wholes(codes, signed).map(|whole| _mm512_cvtepi32_ps(whole));
+                    let [(even, some), (odd, more)] = match self.scaled {
+                        true => numbers.map(|numbers| {
+                            let numbers = _mm512_sub_ps(numbers, of_halves(zeros[i]));
+                            bf16::<N, ROUNDED>(_mm512_mul_ps(numbers, of_halves(scales[i])))
+                        }),
+                        // bf16 holds every byte.
+                        false => numbers.map(|x| (array::from_fn(|part| if part == 0 { x } else { none }), 0)),
                     };
-                    let (all, rest) = codes.as_chunks::<ELEMENTS>();
-                    for (i, codes) in all.iter().enumerate() {
-                        // SAFETY: 32 bytes.
-                        store(line + i, pairs(unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }, i));
-                    }
-                    if !rest.is_empty() {
-                        // SAFETY: of 32 bytes, those that are there.
-                        let rest =
-                            unsafe { _mm256_maskz_loadu_epi8(!0 >> (ELEMENTS - rest.len()), rest.as_ptr().cast()) };
-                        store(line + all.len(), pairs(rest, all.len()));
-                    }
+                    special |= some | more;
+                    array::from_fn(|part| pairs_of(even[part], odd[part]))
+                };
+                let (all, rest) = codes.as_chunks::<ELEMENTS>();
+                for (i, codes) in all.iter().enumerate() {
+                    // SAFETY: 32 bytes.
+                    store(i, pairs(unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }, i));
+                }
+                if !rest.is_empty() {
+                    // SAFETY: of 32 bytes, those that are there.
+                    let rest = unsafe { _mm256_maskz_loadu_epi8(!0 >> (ELEMENTS - rest.len()), rest.as_ptr().cast()) };
+                    store(all.len(), pairs(rest, all.len()));
                 }
             }
         }
+        special != 0
     }
 }
 
-/// The upper halves of words.
-const ODD: u32 = 0xaaaa_aaaa;
+/// Numbers of bf16, each in the upper half of a word: the nearest to each of sixteen numbers, to even, or those that these are the sums of; and
+/// which numbers count as 0 then, since they have none.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn bf16<const N: usize, const ROUNDED: bool>(numbers: __m512) -> ([__m512; N], __mmask16) {
+    if ROUNDED {
+        return ([rounded(numbers); N], 0);
+    }
+    let (mut rest, special) = plain(numbers);
+    let mut all = [rest; N];
+    for part in &mut all {
+        *part = nearest(rest);
+        rest = _mm512_sub_ps(rest, *part);
+    }
+    (all, special)
+}
 
 /// The whole numbers of 32 bytes: those with an even place, and those with an odd one.
 #[inline]
@@ -194,22 +251,22 @@ fn scaled(numbers: __m512, scale: f32, zero: f32) -> __m512 {
     _mm512_mul_ps(_mm512_sub_ps(numbers, _mm512_set1_ps(zero)), _mm512_set1_ps(scale))
 }
 
-/// Numbers rounded to bf16.
+/// The upper halves of words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn halves(numbers: __m512) -> __m256i {
-    _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded(numbers)))
+fn upper(words: __m512) -> __m256i {
+    _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_castps_si512(words)))
 }
 
-/// The same in the upper half of each word.
+/// Numbers rounded to bf16, in the upper half of each word.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn rounded(numbers: __m512) -> __m512i {
+fn rounded(numbers: __m512) -> __m512 {
     let bits = _mm512_castps_si512(numbers);
     let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
     let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
     let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers);
-    _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0_0000))
+    _mm512_castsi512_ps(_mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0_0000)))
 }
 
 #[inline]

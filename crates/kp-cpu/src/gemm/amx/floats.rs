@@ -1,4 +1,4 @@
-//! Products of numbers of f32 by tiles, each number as [three of bf16](super::parts).
+//! Products of numbers of f32 by tiles, each number as [up to three of bf16](super::parts).
 //!
 //! ```text
 //!            n ─▶  panels of 64 columns        a chunk: some rows × some panels, all of k, by one thread
@@ -10,23 +10,31 @@
 //! m ├────┤ ├──┼──┼──┼──┤  and meets the chunk's rows of that run, which were split once and pass from the second cache; sums stay there
 //!   └────┘ └──┴──┴──┴──┘
 //! ```
-//! Operands of any type become numbers of f32 first, as for the kernel that multiplies those, but where they lie as such in rows.
+//! Contiguous columns of codes of 4 and 8 bits are [looked up](super::codes) as parts, which are turned. Operands of other types become numbers of
+//! f32 first, as for the kernel that multiplies those, but where they lie as such in rows.
 
-use super::parts::{LEFT_BYTES, RIGHT_BYTES, STEP, WIDE, add_products, is_special, split_lines, split_rows};
+use super::{
+    bits::{is_late, parts, scaling, without_digits},
+    codes::{Codes, ENTRIES},
+    parts::{PARTS, STEP, Split, WIDE, add_products, left_bytes, right_bytes, split_lines},
+    splits::codes_of,
+};
 use crate::{
     amx::{ROWS, Tiles},
     gemm::{
+        few::dots::SHARE,
         finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
         product::{Item, Product, Summing, Sums},
+        side::{LINE, Scaling},
         tile::Wanted,
     },
     kernel::{self, Disjoint},
-    memory::{LINE, cut, prefetch},
-    simd::{Avx512, Work},
+    memory::{LINE as CACHE_LINE, cut, prefetch},
+    numbers,
     threads::{self, Deal},
 };
 use kp_hal::{
-    Launch, Queue, Result,
+    DType, Launch, Queue, Result,
     op::{Gemm, GemmArgs, GemmSpec},
 };
 use std::ops::Range;
@@ -44,14 +52,11 @@ const MOST_COLUMNS: usize = 512;
 /// Sums that stay unused behind each row: lines of a tile's rows would share few places in the first cache otherwise.
 const APART: usize = ROWS;
 
-/// Bytes of a split run of 16 rows.
-const TILE_BYTES: usize = RUN / STEP * LEFT_BYTES;
-
 /// Tiles of rows that are multiplied one after the other before anything else is done.
 const TOGETHER: usize = 4;
 
 /// Numbers from a row of A to the next where it is made ready.
-const A_LD: usize = RUN + ROWS;
+pub(super) const A_LD: usize = RUN + ROWS;
 
 /// The least rows that are worth a chunk, operations that are worth handing to a thread, and chunks that a thread finds.
 const LEAST_ROWS: usize = 4 * ROWS;
@@ -65,6 +70,17 @@ pub(crate) struct Floats {
     summing: Summing,
     /// Chunks along m and n.
     grid: [usize; 2],
+    /// How A and B are unpacked.
+    pub(super) scaling: [Scaling; 2],
+    /// B's columns, if they are codes to look up.
+    codes: Option<Codes>,
+}
+
+/// One launch: what is multiplied, and of how many parts its numbers are.
+pub(super) struct Job<'j, 'p> {
+    pub(super) floats: &'j Floats,
+    pub(super) finish: &'j Finish<'p, 'p, f32>,
+    pub(super) parts: [usize; 2],
 }
 
 /// What a thread has for itself.
@@ -74,6 +90,8 @@ struct Room<'s> {
     rows: &'s mut [f32],
     lines: &'s mut [f32],
     sums: &'s mut [f32],
+    scales: &'s mut [f32],
+    factors: &'s mut [f32],
     ends: &'s mut [f32],
 }
 
@@ -83,7 +101,8 @@ impl Floats {
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
         let grid = grid(spec, threads::count());
-        Self { spec: *spec, panels, summing, grid }
+        let scaling = [&spec.a, &spec.b].map(|matrix| scaling(matrix, spec.k));
+        Self { spec: *spec, panels, summing, grid, scaling, codes: codes_of(spec) }
     }
 
     fn most_rows(&self) -> usize {
@@ -100,11 +119,13 @@ impl Floats {
         Self::ld((self.panels.count() / unit).div_ceil(self.grid[1].max(1)) * unit)
     }
 
-    /// Bytes of a split run of A and of a panel; numbers of rows and lines before that, of sums, and for their end.
-    fn lens(&self) -> [usize; 6] {
+    /// Bytes of a split run of A and of half a panel; numbers of rows and lines before that, of sums, of scales and zero points of codes, of scales
+    /// of rows and columns, and for the end.
+    fn lens(&self) -> [usize; 8] {
         let (rows, ld) = (self.most_rows(), self.most_ld());
-        let (left, right) = (RUN / STEP * LEFT_BYTES, RUN / STEP * RIGHT_BYTES);
-        [rows / ROWS * left, PANEL / WIDE * right, ROWS * A_LD, RUN * PANEL, rows * ld, finish_len(ld)]
+        let (left, right) = (RUN / STEP * left_bytes(PARTS), RUN / STEP * right_bytes(PARTS));
+        let scales = if self.codes.is_some() { 2 * ld * ENTRIES } else { 0 };
+        [rows / ROWS * left, right, ROWS * A_LD, RUN * PANEL, rows * ld, scales, rows + ld, finish_len(ld)]
     }
 
     fn room_bytes(&self) -> usize {
@@ -118,13 +139,15 @@ impl Floats {
     }
 
     fn room<'s>(&self, mut bytes: &'s mut [u8]) -> Room<'s> {
-        let [a, b, rows, lines, sums, ends] = self.lens();
+        let [a, b, rows, lines, sums, scales, factors, ends] = self.lens();
         Room {
             a: cut(&mut bytes, a),
             b: cut(&mut bytes, b),
             rows: cut(&mut bytes, rows),
             lines: cut(&mut bytes, lines),
             sums: cut(&mut bytes, sums),
+            scales: cut(&mut bytes, scales),
+            factors: cut(&mut bytes, factors),
             ends: cut(&mut bytes, ends),
         }
     }
@@ -139,7 +162,8 @@ impl Floats {
         (row(i)..row(i + 1), panel(j)..panel(j + 1))
     }
 
-    fn item(&self, finish: &Finish<'_, '_, f32>, scratch: &mut [u8]) {
+    fn item(&self, finish: &Finish<'_, '_, f32>, parts: [usize; 2], scratch: &mut [u8]) {
+        let job = Job { floats: self, finish, parts };
         let (rows, bytes) = (finish.item.rows, self.room_bytes());
         let chunks = self.grid.into_iter().product();
         let slots = threads::count().min(chunks);
@@ -155,7 +179,7 @@ impl Floats {
                 let (rows, panels) = self.chunk(i, rows);
                 if !rows.is_empty() && !panels.is_empty() {
                     // SAFETY: chunks have their own elements of D, and `supports` asked for the features.
-                    unsafe { compute(finish, rows, panels, &mut room, &tiles) };
+                    unsafe { job.compute(rows, panels, &mut room, &tiles) };
                 }
             }
         });
@@ -189,155 +213,123 @@ pub(crate) fn grid(spec: &GemmSpec, threads: usize) -> [usize; 2] {
     [down, across]
 }
 
-/// Computes a chunk.
-///
-/// # Safety
-/// - No other thread has the same elements of D.
-/// - The processor has AVX-512 and tiles of bf16.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn compute(
-    finish: &Finish<'_, '_, f32>,
-    rows: Range<usize>,
-    panels: Range<usize>,
-    room: &mut Room<'_>,
-    tiles: &Tiles,
-) {
-    let (product, item) = (finish.product, finish.item);
-    let (k, ld) = (product.spec.k as usize, Floats::ld(panels.len()));
-    let (a, b) = (bytes_of(room.a), bytes_of(room.b));
-    if k == 0 {
-        room.sums.fill(0.0);
-    }
-    for start in (0..k).step_by(RUN) {
-        let run = start..(start + RUN).min(k);
-        let steps = run.len().div_ceil(STEP);
-        let of_rows = |tile: usize| rows.start + tile * ROWS..rows.end.min(rows.start + (tile + 1) * ROWS);
-        let count = rows.len().div_ceil(ROWS);
-        let mut special_a = false;
-        for (tile, out) in a.chunks_exact_mut(TILE_BYTES).take(count).enumerate() {
-            special_a |= split_a(finish, of_rows(tile), run.clone(), room.rows, out);
+impl Job<'_, '_> {
+    /// Computes a chunk.
+    ///
+    /// # Safety
+    /// - No other thread has the same elements of D.
+    /// - The processor has AVX-512 and tiles of bf16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    unsafe fn compute(&self, rows: Range<usize>, panels: Range<usize>, room: &mut Room<'_>, tiles: &Tiles) {
+        let Self { floats, finish, parts } = *self;
+        let (product, item) = (finish.product, finish.item);
+        let (k, ld) = (product.spec.k as usize, Floats::ld(panels.len()));
+        let (a, b) = (bytes_of(room.a), bytes_of(room.b));
+        let tile_bytes = RUN / STEP * left_bytes(parts[0]);
+        let (scales, zeros) = room.scales.split_at_mut(room.scales.len() / 2);
+        if k == 0 {
+            room.sums.fill(0.0);
         }
-        let later = run.end..(run.end + RUN).min(k);
-        let outer = item.row + rows.start..item.row + rows.end;
-        let wanted_a = product.a.wanted(item.row_batch, &outer, &later).filter(|_| !later.is_empty());
-        for (i, p) in panels.clone().enumerate() {
-            let columns = finish.panels.columns(p);
-            let next = match p + 1 < panels.end {
-                true => (p + 1, run.clone()),
-                false => (panels.start, later.clone()),
-            };
-            let wanted_b = product.b.wanted(item.b, &finish.panels.columns(next.0), &next.1);
-            let (of_b, ld_b) = lines_of_b(finish, columns.clone(), run.clone(), room.lines);
-            let mut special_b = false;
-            let halves = columns.len().div_ceil(WIDE);
-            for half in 0..halves {
-                let some = (columns.len() - half * WIDE).min(WIDE);
-                special_b |= split_lines(&of_b[half * WIDE..], ld_b, some, run.len(), b);
-                for tile in (0..count).step_by(TOGETHER) {
-                    let (part, parts) = (half * count + tile, halves * count);
-                    if let Some(wanted) = &wanted_b {
-                        ask(wanted, part..part + TOGETHER, parts);
-                    }
-                    if let Some(wanted) = &wanted_a {
-                        let first = i * parts + part;
-                        ask(wanted, first..first + TOGETHER, panels.len() * parts);
-                    }
-                    let at = tile * ROWS * ld + (p - panels.start) * PANEL + half * WIDE;
-                    let left = (&a[tile * TILE_BYTES..], TILE_BYTES, (count - tile).min(TOGETHER));
-                    // SAFETY: they were split to as many steps, and the processor has what it takes.
-                    unsafe { add_products(left, b, steps, (&mut room.sums[at..], ld), start == 0, tiles) };
+        for start in (0..k).step_by(RUN) {
+            let run = start..(start + RUN).min(k);
+            let steps = run.len().div_ceil(STEP);
+            if let Some(codes) = floats.codes.filter(|_| start % LINE == 0) {
+                let inner = start..(start + LINE).min(k);
+                let each = scales.chunks_exact_mut(PANEL * ENTRIES).zip(zeros.chunks_exact_mut(PANEL * ENTRIES));
+                for (p, (scales, zeros)) in panels.clone().zip(each) {
+                    codes.scales(&product.b, item.b, finish.panels.columns(p), inner.clone(), [scales, zeros]);
                 }
             }
-            if special_a || special_b {
-                let sums = &mut room.sums[(p - panels.start) * PANEL..];
-                add_specials(finish, (rows.clone(), columns), run.clone(), (room.rows, room.lines), (sums, ld));
+            let of_rows = |tile: usize| rows.start + tile * ROWS..rows.end.min(rows.start + (tile + 1) * ROWS);
+            let count = rows.len().div_ceil(ROWS);
+            let mut special_a = false;
+            for (tile, out) in a.chunks_exact_mut(tile_bytes).take(count).enumerate() {
+                special_a |= self.split_a(of_rows(tile), run.clone(), room.rows, out);
+            }
+            let later = run.end..(run.end + RUN).min(k);
+            let outer = item.row + rows.start..item.row + rows.end;
+            let wanted_a = product.a.wanted(item.row_batch, &outer, &later).filter(|_| !later.is_empty());
+            for (i, p) in panels.clone().enumerate() {
+                let columns = finish.panels.columns(p);
+                let next = match p + 1 < panels.end {
+                    true => (p + 1, run.clone()),
+                    false => (panels.start, later.clone()),
+                };
+                let wanted_b = product.b.wanted(item.b, &finish.panels.columns(next.0), &next.1);
+                let numbers = floats.codes.is_none().then(|| self.lines_of_b(columns.clone(), run.clone(), room.lines));
+                let mut special_b = false;
+                let halves = columns.len().div_ceil(WIDE);
+                for half in 0..halves {
+                    let some = columns.start + half * WIDE..columns.end.min(columns.start + (half + 1) * WIDE);
+                    special_b |= match (floats.codes, numbers) {
+                        (Some(codes), _) => {
+                            let first = ((p - panels.start) * PANEL + half * WIDE) * ENTRIES + start % LINE / SHARE;
+                            self.split_codes(codes, some, run.clone(), [&scales[first..], &zeros[first..]], b)
+                        }
+                        (None, Some((lines, ld))) => {
+                            split_lines((&lines[half * WIDE..], ld), some.len(), run.len(), parts[1], b)
+                        }
+                        (None, None) => unreachable!("what is not looked up is numbers"),
+                    };
+                    for tile in (0..count).step_by(TOGETHER) {
+                        let (part, all) = (half * count + tile, halves * count);
+                        if let Some(wanted) = &wanted_b {
+                            ask(wanted, part..part + TOGETHER, all);
+                        }
+                        if let Some(wanted) = &wanted_a {
+                            let first = i * all + part;
+                            ask(wanted, first..first + TOGETHER, panels.len() * all);
+                        }
+                        let at = tile * ROWS * ld + (p - panels.start) * PANEL + half * WIDE;
+                        let [left, right] = [(&a[tile * tile_bytes..], parts[0]), (&*b, parts[1])]
+                            .map(|(tiles, parts)| Split { tiles, parts });
+                        let left = (left, tile_bytes, (count - tile).min(TOGETHER));
+                        // SAFETY: they were split to as many steps, and the processor has what it takes.
+                        unsafe { add_products(left, right, steps, (&mut room.sums[at..], ld), start == 0, tiles) };
+                    }
+                }
+                if special_a || special_b {
+                    let sums = &mut room.sums[(p - panels.start) * PANEL..];
+                    self.add_specials((rows.clone(), columns), run.clone(), (room.rows, room.lines), (sums, ld));
+                }
             }
         }
+        self.scale(rows.clone(), panels.clone(), (room.sums, ld), room.factors);
+        // SAFETY: passed on.
+        unsafe { finish.tile(rows, panels, room.sums, ld, room.ends) };
     }
-    // SAFETY: passed on.
-    unsafe { finish.tile(rows, panels, room.sums, ld, room.ends) };
-}
 
-/// Splits a run of at most 16 rows of A; whether a number is special.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn split_a(
-    finish: &Finish<'_, '_, f32>,
-    rows: Range<usize>,
-    run: Range<usize>,
-    room: &mut [f32],
-    out: &mut [u8],
-) -> bool {
-    let Finish { product, item, summing, .. } = finish;
-    let outer = item.row + rows.start..item.row + rows.end;
-    if let Some((numbers, ld)) = product.a.numbers_in_rows::<f32>(item.row_batch) {
-        return split_rows(&numbers[outer.start * ld + run.start..], ld, rows.len(), run.len(), out);
-    }
-    product.a.pack_rows::<Avx512, f32>(item.row_batch, outer, run.clone(), A_LD, summing.scaling, room);
-    split_rows(room, A_LD, rows.len(), run.len(), out)
-}
-
-/// A run of a panel of B as lines of numbers, and the distance between them: where they lie, or made in `room`.
-fn lines_of_b<'s>(
-    finish: &'s Finish<'_, '_, f32>,
-    columns: Range<usize>,
-    run: Range<usize>,
-    room: &'s mut [f32],
-) -> (&'s [f32], usize) {
-    let lying = finish.product.b.numbers_across(finish.item.b, &columns, run.start);
-    lying.unwrap_or_else(|| {
-        lines(finish, columns, run, room);
-        (room, PANEL)
-    })
-}
-
-/// A run of a panel of B as lines of numbers.
-fn lines(finish: &Finish<'_, '_, f32>, columns: Range<usize>, run: Range<usize>, out: &mut [f32]) {
-    struct Pack<'p, 'a>(&'p Finish<'p, 'a, f32>, Range<usize>, Range<usize>, &'p mut [f32]);
-    impl Work for Pack<'_, '_> {
-        #[inline(always)]
-        fn run(self) {
-            let Self(Finish { product, item, summing, .. }, columns, run, out) = self;
-            let out = &mut out[..run.len() * PANEL];
-            product.b.pack::<Avx512, f32>(item.b, columns, run, PANEL, summing.scaling, out);
+    /// Multiplies the sums of a chunk by what scales are left.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    fn scale(&self, rows: Range<usize>, panels: Range<usize>, (sums, ld): (&mut [f32], usize), factors: &mut [f32]) {
+        let (product, item, spec) = (self.finish.product, self.finish.item, self.finish.product.spec);
+        if ![&spec.a, &spec.b].into_iter().any(|matrix| is_late(matrix, spec.k)) {
+            return;
+        }
+        let (of_columns, of_rows) = factors.split_at_mut(ld);
+        of_columns.fill(1.0);
+        of_rows.fill(1.0);
+        if is_late(&spec.b, spec.k) {
+            for (p, out) in panels.zip(of_columns.chunks_exact_mut(PANEL)) {
+                product.b.scales_of(item.b, self.finish.panels.columns(p), 0, out);
+            }
+        }
+        if is_late(&spec.a, spec.k) {
+            product.a.scales_of(item.row_batch, item.row + rows.start..item.row + rows.end, 0, of_rows);
+        }
+        for (sums, row) in sums.chunks_mut(ld).zip(&*of_rows).take(rows.len()) {
+            sums.iter_mut().zip(&*of_columns).for_each(|(sum, column)| *sum *= row * column);
         }
     }
-    <Avx512 as crate::simd::Isa>::run(Pack(finish, columns, run, out));
 }
 
 /// Asks for some parts of `parts` of what is wanted.
 fn ask(wanted: &Wanted, some: Range<usize>, parts: usize) {
     let Wanted { at, bytes, count, step } = *wanted;
-    let each = bytes.div_ceil(LINE);
+    let each = bytes.div_ceil(CACHE_LINE);
     let of = |part: usize| count * each * part.min(parts) / parts;
     for line in of(some.start)..of(some.end) {
-        prefetch::<2>(at.wrapping_add(line / each * step + line % each * LINE));
-    }
-}
-
-/// Adds the products of a run that special numbers take part in, one by one.
-fn add_specials(
-    finish: &Finish<'_, '_, f32>,
-    (rows, columns): (Range<usize>, Range<usize>),
-    run: Range<usize>,
-    (row, of_b): (&mut [f32], &mut [f32]),
-    (sums, ld): (&mut [f32], usize),
-) {
-    let Finish { product, item, summing, .. } = finish;
-    let count = columns.len();
-    lines(finish, columns, run.clone(), of_b);
-    let of_b = &of_b.as_chunks::<PANEL>().0[..run.len()];
-    let some: Vec<bool> = of_b.iter().map(|b| b[..count].iter().any(|&b| is_special(b))).collect();
-    for (r, sums) in rows.zip(sums.chunks_mut(ld)) {
-        let row = &mut row[..run.len()];
-        product.a.row(item.row_batch, item.row + r, run.clone(), summing.scaling, row);
-        for ((&a, b), &some) in row.iter().zip(of_b).zip(&some) {
-            let each = sums[..count].iter_mut().zip(b);
-            if is_special(a) {
-                each.for_each(|(sum, b)| *sum += a * b);
-            } else if some {
-                each.filter(|(_, b)| is_special(**b)).for_each(|(sum, b)| *sum += a * b);
-            }
-        }
+        prefetch::<2>(at.wrapping_add(line / each * step + line % each * CACHE_LINE));
     }
 }
 
@@ -349,13 +341,23 @@ impl Launch<Gemm> for Floats {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &GemmArgs<'_>) -> Result<()> {
         let spec = &self.spec;
         // SAFETY: the arguments were checked, says the caller.
-        let product = unsafe { Product::of(spec, args) };
+        let mut product = unsafe { Product::of(spec, args) };
+        let mut powers = [[0; 4]; 2];
+        for (side, power) in [&mut product.a, &mut product.b].into_iter().zip(&mut powers) {
+            if !side.global.is_empty() {
+                let (of_all, rest) = without_digits(numbers::get(DType::F32, side.global, 0));
+                *power = of_all.to_le_bytes();
+                side.global = power;
+                product.alpha *= rest;
+            }
+        }
+        let parts = [&product.a, &product.b].map(parts);
         let (rooms, mut rest) = kernel::own(queue).scratch().split_at_mut(threads::count() * self.room_bytes());
         let stage = cut::<f32>(&mut rest, stage_len(spec));
         let codes = &mut rest[..codes_bytes(spec)];
         each_item(&product, stage, codes, |item: Item, stage| {
             let (product, panels, summing) = (&product, self.panels, self.summing);
-            self.item(&Finish { product, item, summing, panels, stage }, rooms);
+            self.item(&Finish { product, item, summing, panels, stage }, parts, rooms);
         });
         Ok(())
     }
@@ -378,8 +380,18 @@ mod tests {
                 check(&format!("gemm {size} f32:f32:f32 {form}"), (1.0, 1.0));
             }
         }
-        for types in ["f16:f16:f16", "f32:bf16:f32", "f32:i4@g32/f16:f32", "bf16:f32:bf16", "f32:e4m3@row:f32"] {
-            check(&format!("gemm 1x33x65x192 {types} b=col"), (0.5, 1.0));
+    }
+
+    /// Parts of any number on both sides, of numbers and of codes with scales and zero points, over k that ends within what scales are read for.
+    #[test]
+    fn operands_of_fewer_parts() {
+        let types = "f16:f16:f16 bf16:f32:bf16 f16:f32:f32 f32:bf16:f32 f32:i4@g32/f16:f32 f32:u4@g32/f16z:f32 f16:u4@g16/bf16z:f32 \
+                     f32:nf4@g64/f32:f32 f32:e2m1@mx:f32 f32:e2m1@nv:f32 f16:e2m1@nv:f16 f32:i8@g64/f32:f32 f32:e4m3@row:f32 \
+                     e4m3@row:e4m3@row:f32 i8@row:f32:f32 f16:i8@row:f16 f32:i4:f32 f32:u8:f32 e4m3@1x128:e4m3@128x128:f32";
+        for types in types.split_whitespace() {
+            for form in ["1x33x70x640 {} b=col", "1x40x46x192 {} b=col gate=halves act=silu"] {
+                check(&format!("gemm {}", form.replace("{}", types)), (0.5, 1.0));
+            }
         }
     }
 }

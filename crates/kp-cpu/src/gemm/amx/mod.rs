@@ -1,5 +1,6 @@
 //! What products by AMX tiles have in common.
 
+pub(crate) mod bits;
 mod codes;
 mod cut;
 mod ends;
@@ -9,5 +10,6 @@ mod operands;
 pub(crate) mod parts;
 pub(crate) mod product;
 pub(crate) mod source;
+pub(crate) mod splits;
 pub(crate) mod tile;
 mod vectors;
