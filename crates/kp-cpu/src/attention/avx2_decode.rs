@@ -12,7 +12,7 @@ use crate::{
     simd::{Avx2, Isa},
 };
 use kp_hal::{
-    Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Attention, AttentionProblem},
     source_hash,
 };
@@ -44,7 +44,15 @@ impl Kernel<Attention> for Avx2Decode {
         let (compute, memory) = floors(caps, p);
         // A tenth more than `avx512_decode`, where both are there.
         let share = if (variant.0 > 0) == (caps.read_places <= 4) { 0.8 } else { 0.75 };
-        Nanos::from_secs((compute.as_secs() * 2.0).max(memory.as_secs()) / share)
+        // Widening takes twice as long as with AVX-512.
+        let cycles = match p.kv.dtype {
+            DType::E4m3 => 1.2,
+            DType::E5m2 => 0.6,
+            DType::Bf16 | DType::F16 => 0.2,
+            _ => 0.0,
+        };
+        let compute = compute.as_secs() * 2.0 + decode::widening(caps, p, compute, cycles);
+        Nanos::from_secs(compute.max(memory.as_secs()) / share)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
