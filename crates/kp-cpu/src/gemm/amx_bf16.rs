@@ -1,18 +1,23 @@
-//! D = A·B in bf16 by tiles of AMX, summed in f32; B of bf16, or of 8 or 4 bits, which become bf16 as they are packed.
+//! D = A·B in bf16 by tiles of AMX, summed in f32; operands of bf16, or of 8 or 4 bits, which become bf16 as they are packed.
 //!
 //! See [`super::amx::product`] for how it is cut. Codes of 8 and 4 bits are bf16 numbers, so scales that are those of whole
-//! columns are left to the end; scales that change along k multiply codes first, and the product is rounded to bf16.
+//! rows and columns are left to the end; scales of B that change along k multiply codes first, and the product is rounded to bf16, as A
+//! is then.
 //! Limits: AMX and AVX-512; sums in f32; numbers below 2⁻¹²⁶, of operands and between them, count as 0; the order
 //! in which sums are made is the tiles', so not `batch-invariant`.
 
-use super::amx::{
-    lines::Holds,
-    product,
-    source::{Units, estimate},
+use super::{
+    amx::{
+        bits::parts_of,
+        lines::Holds,
+        product,
+        source::{Units, estimate},
+    },
+    side::varies,
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
-    op::{Gemm, GemmProblem, GemmSpec, Repro, Scheme, Sparsity},
+    op::{Gemm, GemmProblem, GemmSpec, Matrix, Repro, Scheme, Sparsity},
     source_hash,
 };
 use std::sync::Arc;
@@ -39,6 +44,7 @@ impl Kernel<Gemm> for AmxBf16 {
                 ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("amx/ends.rs")).rotate_left(7)
                 ^ source_hash(include_bytes!("amx/operands.rs")).rotate_left(8)
+                ^ source_hash(include_bytes!("amx/bits.rs")).rotate_left(9)
         }
     }
 
@@ -88,11 +94,16 @@ pub(crate) fn sums_in_f32(p: &GemmSpec, repro: Repro) -> std::result::Result<(),
     Ok(())
 }
 
-/// Whether the types and sums of `p` suit products of bf16.
+/// Whether the types and sums of `p` suit products of bf16: A is exact in it, and B if A is not bf16.
 pub(crate) fn suits(p: &GemmSpec, repro: Repro) -> Support {
     sums_in_f32(p, repro)?;
+    let is_exact = |matrix: &Matrix| parts_of(matrix, p.k, 0) == 1 && !varies(matrix, p.k);
     if p.a.dtype() != DType::Bf16 {
-        return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
+        for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
+            if !is_exact(matrix) {
+                return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
+            }
+        }
     }
     if p.b.dtype() != DType::Bf16 && p.b.dtype().bits() > 8 {
         return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });

@@ -1,7 +1,7 @@
-//! Codes of 4 and 8 bits of a contiguous row as lines of bf16.
+//! Codes of 4, 8 and 16 bits of a contiguous row as lines of bf16.
 //!
-//! The sixteen values that codes of 4 bits can have are scaled once for each scale, and looked up; codes of 8 bits are
-//! scaled one by one. Each becomes one number of bf16, [rounded to nearest even, or the parts](bf16) that it is the sum of.
+//! The sixteen values that codes of 4 bits can have are scaled once for each scale, and looked up; others are
+//! scaled one by one, floats of 8 bits after a look-up. Each becomes one number of bf16, [rounded to nearest even, or the parts](bf16) that it is the sum of.
 
 use super::parts::{nearest, pairs as pairs_of, plain};
 use crate::{
@@ -14,17 +14,25 @@ use crate::{
         },
         side::{LINE, Side},
     },
-    numbers,
+    numbers::{
+        self,
+        small::{self, Small},
+    },
 };
-use kp_hal::{DType, op::Matrix};
+use kp_hal::{
+    DType,
+    op::{Matrix, Scheme},
+};
 use std::{
     arch::x86_64::{
-        __m256i, __m512, __m512i, __mmask16, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_loadu_si256,
-        _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512,
-        _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
-        _mm512_cvtepu16_epi32, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_mask_mov_epi32, _mm512_mask_mov_ps,
-        _mm512_mul_ps, _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
-        _mm512_slli_epi32, _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps,
+        __m256i, __m512, __m512i, __mmask16, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_maskz_loadu_epi8,
+        _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps,
+        _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16, _mm512_cvtepu8_epi32,
+        _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512,
+        _mm512_mask_blend_epi16, _mm512_mask_mov_epi32, _mm512_mask_mov_ps, _mm512_maskz_loadu_epi8,
+        _mm512_maskz_mov_epi16, _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_permutexvar_epi16,
+        _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi16, _mm512_slli_epi32,
+        _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps, _mm512_test_epi16_mask,
     },
     array,
     ops::Range,
@@ -48,7 +56,28 @@ enum Kind {
     /// Four bits, that stand for these numbers.
     Four([f32; 16]),
     /// Eight bits of a whole number.
-    Eight { signed: bool },
+    Eight {
+        signed: bool,
+    },
+    /// Eight bits, of which seven are looked up, and a sign.
+    Float(&'static Floats),
+    Bf16,
+    F16,
+}
+
+/// Numbers of bf16 by codes without their sign.
+type Floats = [u16; 128];
+
+static E4M3: Floats = floats(small::E4M3);
+static E5M2: Floats = floats(small::E5M2);
+
+const fn floats(small: Small) -> Floats {
+    let (mut all, mut code) = ([0; 128], 0);
+    while code < 128 {
+        all[code] = (small.decode(code as u32).to_bits() >> 16) as u16;
+        code += 1;
+    }
+    all
 }
 
 impl Codes {
@@ -58,6 +87,10 @@ impl Codes {
         let kind = match dtype {
             DType::I8 => Kind::Eight { signed: true },
             DType::U8 => Kind::Eight { signed: false },
+            DType::E4m3 => Kind::Float(&E4M3),
+            DType::E5m2 => Kind::Float(&E5M2),
+            DType::Bf16 if matrix.format.scheme == Scheme::None => Kind::Bf16,
+            DType::F16 if matrix.format.scheme == Scheme::None => Kind::F16,
             _ if dtype.bits() == 4 => {
                 let codes: [u8; 8] = array::from_fn(|i| ((2 * i) | ((2 * i + 1) << 4)) as u8);
                 let mut values = [0.0; 16];
@@ -72,14 +105,14 @@ impl Codes {
     /// Cycles that a code takes to become part of a line, as measured from memory on an Emerald Rapids core.
     pub(crate) fn cycles(&self) -> f64 {
         match (self.kind, self.scaled) {
-            (Kind::Eight { .. }, false) => 0.3,
-            (Kind::Eight { .. }, true) => 0.6,
-            (Kind::Four(_), _) => 0.7,
+            (Kind::Bf16, _) => 0.1,
+            (Kind::F16 | Kind::Eight { .. }, false) => 0.3,
+            (Kind::Float(_), false) => 0.4,
+            (_, true) | (Kind::Four(_), _) => 0.7,
         }
     }
 
-    /// The lines of elements `inner` of outer row `o`, in order; `inner` starts at a line's first element. What is past
-    /// its end are some numbers.
+    /// The lines of elements `inner` of outer row `o`, in order, and zeros; `inner` starts at a line's first element.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub(crate) fn lines(
@@ -94,8 +127,12 @@ impl Codes {
             let some = first..(first + LINE).min(inner.end);
             self.scales(side, batch, o..o + 1, some.clone(), [&mut scales, &mut zeros]);
             let line = (first - inner.start) / ELEMENTS;
-            let codes = Columns::of(side, batch, some).column(o);
-            self.some_lines::<1, true>(codes, [&scales, &zeros], |i, [bf16]| store(line + i, bf16));
+            let codes = Columns::of(side, batch, some.clone()).column(o);
+            self.some_lines::<1, true>(codes, [&scales, &zeros], |i, [bf16]| {
+                let there = (some.len() - i * ELEMENTS).min(ELEMENTS);
+                // The last byte may hold something else's code.
+                store(line + i, _mm512_maskz_mov_epi16(!0 >> (ELEMENTS - there), bf16));
+            });
         }
     }
 
@@ -163,31 +200,22 @@ impl Codes {
                     store(i, table.map(|table| _mm512_permutexvar_epi16(places, table)));
                 }
             }
-            Kind::Eight { signed } => {
+            kind => {
                 let (scales, zeros) = (scales.as_chunks::<2>().0, zeros.as_chunks::<2>().0);
                 let none = _mm512_set1_ps(0.0);
-                let mut pairs = |codes: __m256i, i: usize| {
-                    let numbers = wholes(codes, signed).map(|whole| _mm512_cvtepi32_ps(whole));
-                    let [(even, some), (odd, more)] = match self.scaled {
-                        true => numbers.map(|numbers| {
-                            let numbers = _mm512_sub_ps(numbers, of_halves(zeros[i]));
-                            bf16::<N, ROUNDED>(_mm512_mul_ps(numbers, of_halves(scales[i])))
-                        }),
-                        // bf16 holds every byte.
-                        false => numbers.map(|x| (array::from_fn(|part| if part == 0 { x } else { none }), 0)),
-                    };
+                // bf16 holds every byte, and others that are to be rounded; but what is infinite has no parts.
+                let is_exact = !self.scaled && (ROUNDED || matches!(kind, Kind::Eight { .. }));
+                for (i, codes) in codes.chunks(kind.line_bytes()).enumerate() {
+                    let [(even, some), (odd, more)] = kind.numbers(codes).map(|x| match (is_exact, self.scaled) {
+                        (true, _) => (array::from_fn(|part| if part == 0 { x } else { none }), 0),
+                        (_, false) => bf16::<N, ROUNDED>(x),
+                        (_, true) => {
+                            let moved = _mm512_sub_ps(x, of_halves(zeros[i]));
+                            bf16::<N, ROUNDED>(_mm512_mul_ps(moved, of_halves(scales[i])))
+                        }
+                    });
                     special |= some | more;
-                    array::from_fn(|part| pairs_of(even[part], odd[part]))
-                };
-                let (all, rest) = codes.as_chunks::<ELEMENTS>();
-                for (i, codes) in all.iter().enumerate() {
-                    // SAFETY: 32 bytes.
-                    store(i, pairs(unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }, i));
-                }
-                if !rest.is_empty() {
-                    // SAFETY: of 32 bytes, those that are there.
-                    let rest = unsafe { _mm256_maskz_loadu_epi8(!0 >> (ELEMENTS - rest.len()), rest.as_ptr().cast()) };
-                    store(all.len(), pairs(rest, all.len()));
+                    store(i, array::from_fn(|part| pairs_of(even[part], odd[part])));
                 }
             }
         }
@@ -212,17 +240,71 @@ fn bf16<const N: usize, const ROUNDED: bool>(numbers: __m512) -> ([__m512; N], _
     (all, special)
 }
 
-/// The whole numbers of 32 bytes: those with an even place, and those with an odd one.
+impl Kind {
+    /// Bytes of a line's codes.
+    fn line_bytes(self) -> usize {
+        match self {
+            Self::Four(_) => ELEMENTS / 2,
+            Self::Eight { .. } | Self::Float(_) => ELEMENTS,
+            Self::Bf16 | Self::F16 => 2 * ELEMENTS,
+        }
+    }
+
+    /// The numbers of a line of codes of 8 or 16 bits, those with an even place and those with an odd one; 0 for those that are missing.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn numbers(self, codes: &[u8]) -> [__m512; 2] {
+        let of_bf16 = |words: __m512i| {
+            let odd = _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            [_mm512_slli_epi32::<16>(words), odd].map(|bits| _mm512_castsi512_ps(bits))
+        };
+        match self {
+            Self::Eight { signed } => {
+                let pairs = _mm512_cvtepu16_epi32(some_32(codes));
+                let (first, second) = (_mm512_slli_epi32::<24>(pairs), _mm512_slli_epi32::<16>(pairs));
+                match signed {
+                    true => [first, second].map(|byte| _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(byte))),
+                    false => [first, second].map(|byte| _mm512_cvtepi32_ps(_mm512_srli_epi32::<24>(byte))),
+                }
+            }
+            Self::Float(table) => {
+                let words = _mm512_cvtepu8_epi16(some_32(codes));
+                // SAFETY: four times 32 numbers.
+                let part = |i: usize| unsafe { _mm512_loadu_si512(table[32 * i..][..32].as_ptr().cast()) };
+                let lower = _mm512_permutex2var_epi16(part(0), words, part(1));
+                let upper = _mm512_permutex2var_epi16(part(2), words, part(3));
+                let is_upper = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x40));
+                let magnitude = _mm512_mask_blend_epi16(is_upper, lower, upper);
+                let sign = _mm512_and_si512(_mm512_slli_epi16::<8>(words), _mm512_set1_epi16(i16::MIN));
+                of_bf16(_mm512_or_si512(magnitude, sign))
+            }
+            Self::Bf16 => of_bf16(some_64(codes)),
+            Self::F16 => {
+                let words = some_64(codes);
+                let odd = _mm512_srli_epi32::<16>(words);
+                [words, odd].map(|halves| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves)))
+            }
+            Self::Four(_) => unreachable!("four bits are looked up"),
+        }
+    }
+}
+
+/// At most 32 bytes, and zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn wholes(codes: __m256i, signed: bool) -> [__m512i; 2] {
-    let pairs = _mm512_cvtepu16_epi32(codes);
-    let first = _mm512_slli_epi32::<24>(pairs);
-    let second = _mm512_slli_epi32::<16>(pairs);
-    match signed {
-        true => [first, second].map(|byte| _mm512_srai_epi32::<24>(byte)),
-        false => [first, second].map(|byte| _mm512_srli_epi32::<24>(byte)),
-    }
+fn some_32(codes: &[u8]) -> __m256i {
+    let there = !0 >> (ELEMENTS - codes.len().min(ELEMENTS));
+    // SAFETY: of 32 bytes, those that are there.
+    unsafe { _mm256_maskz_loadu_epi8(there, codes.as_ptr().cast()) }
+}
+
+/// At most 64 bytes, and zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn some_64(codes: &[u8]) -> __m512i {
+    let there = !0 >> (ROW_BYTES - codes.len().min(ROW_BYTES));
+    // SAFETY: of 64 bytes, those that are there.
+    unsafe { _mm512_maskz_loadu_epi8(there, codes.as_ptr().cast()) }
 }
 
 /// One number for the first half of the lanes, one for the other.

@@ -407,6 +407,9 @@ mod tests {
             ("bf16:bf16:f32", ["b=col/1100", "b=panel32x2"]),
             ("i8@row:i8@row:f32", ["b=col", "b=panel64x4"]),
             ("i4:u8:f32", ["b=col", "b=panel128x4"]),
+            ("e4m3@row:e4m3@row:f32", ["b=col", "a=col"]),
+            ("e5m2@tensor:e2m1:bf16", ["b=col", "b=col bias=f32 act=relu"]),
+            ("i8@row:bf16:f32", ["b=col", "b=panel32x2"]),
         ] {
             for order in orders {
                 for size in ["1x9x70x1088", "2x20x66x1088", "1x100x40x1088", "1x270x33x1088"] {
