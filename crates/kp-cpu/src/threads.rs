@@ -13,7 +13,7 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock, TryLockError,
         atomic::{
-            AtomicBool, AtomicUsize,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -175,8 +175,52 @@ struct Shared {
 /// One parallel loop, as its workers see it.
 #[derive(Clone, Copy)]
 struct Loop {
-    /// Runs indices until there are none left. Lives on the caller's stack.
-    take_part: &'static (dyn Fn() + Sync),
+    /// Runs indices, as a thread of so many, until there are none left. Lives on the caller's stack.
+    take_part: &'static (dyn Fn(usize) + Sync),
+}
+
+/// The indices of a loop, each of which is taken once. The first are homes: every thread takes its own first, so that it finds in its cache
+/// what it left there in the loop before, and others' last, if they have not come yet.
+struct Indices {
+    tasks: usize,
+    homes: usize,
+    /// The next that is no home.
+    next: AtomicUsize,
+    /// Which homes were taken.
+    taken: [AtomicU64; MOST / 64],
+}
+
+impl Indices {
+    fn new(tasks: usize, threads: usize) -> Self {
+        let homes = threads.min(tasks).min(MOST);
+        Self { tasks, homes, next: AtomicUsize::new(homes), taken: [const { AtomicU64::new(0) }; MOST / 64] }
+    }
+
+    /// One for thread `me`, 0 being the caller's.
+    fn take(&self, me: usize) -> Option<usize> {
+        if me < self.homes && self.claim(me) {
+            return Some(me);
+        }
+        if self.next.load(Relaxed) < self.tasks {
+            let i = self.next.fetch_add(1, Relaxed);
+            if i < self.tasks {
+                return Some(i);
+            }
+        }
+        let mut all = (me + 1..self.homes).chain(0..me.min(self.homes));
+        all.find(|&home| self.claim(home))
+    }
+
+    fn claim(&self, home: usize) -> bool {
+        let (word, bit) = (&self.taken[home / 64], 1 << (home % 64));
+        word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
+    }
+
+    /// Nobody finds one any more.
+    fn stop(&self) {
+        self.next.store(self.tasks, Relaxed);
+        self.taken.iter().for_each(|word| word.store(!0, Relaxed));
+    }
 }
 
 impl Pool {
@@ -200,44 +244,33 @@ impl Pool {
     }
 
     fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        // The first index is the caller's, so that of two threads each finds in its cache what it left there in the loop
-        // before: norms and softmax of 8 MB take an eighth to a sixth less than if either may be quicker.
-        let (mut own, next) = (Some(0), AtomicUsize::new(1));
+        let indices = Indices::new(tasks, self.workers.len() + 1);
         let _busy = loop {
             // Nested calls come from a thread that holds the lock or works for one who does, and never get it.
             match self.busy.try_lock() {
                 Ok(busy) => break busy,
                 // An earlier loop panicked; it left nothing half done.
                 Err(TryLockError::Poisoned(busy)) => break busy.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    let i = own.take().unwrap_or_else(|| next.fetch_add(1, SeqCst));
-                    if i >= tasks {
-                        return;
-                    }
-                    body(i);
-                }
+                Err(TryLockError::WouldBlock) => match indices.take(0) {
+                    Some(i) => body(i),
+                    None => return,
+                },
             }
         };
         let panic = Mutex::new(None);
-        let run = |i| {
-            if let Err(why) = catch_unwind(AssertUnwindSafe(|| body(i))) {
-                next.store(tasks, SeqCst);
-                panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(why);
-            }
-        };
-        let take_part = || {
-            loop {
-                let i = next.fetch_add(1, SeqCst);
-                if i >= tasks {
-                    return;
+        let take_part = |me| {
+            while let Some(i) = indices.take(me) {
+                if let Err(why) = catch_unwind(AssertUnwindSafe(|| body(i))) {
+                    indices.stop();
+                    panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(why);
                 }
-                run(i);
             }
         };
-        let take_part: &(dyn Fn() + Sync) = &take_part;
+        let take_part: &(dyn Fn(usize) + Sync) = &take_part;
         // SAFETY: only the lifetime changes. `close` waits until no worker is inside, before anything borrowed here
         // is gone; nothing between opening and closing unwinds, since `take_part` catches what bodies throw.
-        let take_part = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(take_part) };
+        let take_part =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(take_part) };
         // SAFETY: `busy` keeps other callers out, and the loop before was closed.
         unsafe { self.shared.gate.open(Loop { take_part }) };
         for (worker, parked) in self.workers.iter().zip(&self.shared.parked).take(tasks - 1) {
@@ -245,8 +278,7 @@ impl Pool {
                 worker.unpark();
             }
         }
-        own.into_iter().for_each(run);
-        take_part();
+        take_part(0);
         self.shared.gate.close();
         if let Some(why) = panic.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
             resume_unwind(why);
@@ -258,7 +290,7 @@ impl Shared {
     fn work(&self, me: usize) {
         let (mut seen, mut idle_since, mut spins) = (0, Instant::now(), 0_u32);
         loop {
-            if self.gate.enter(&mut seen, |open| (open.take_part)()) {
+            if self.gate.enter(&mut seen, |open| (open.take_part)(me + 1)) {
                 (idle_since, spins) = (Instant::now(), 0);
                 continue;
             }
@@ -331,6 +363,18 @@ mod tests {
         let (mut first, mut second) = (halves.of(0), halves.of(1));
         assert_eq!([first.next(), second.next(), first.next()], [Some(0), Some(3), Some(1)]);
         assert_eq!(second.chain(first).collect::<Vec<_>>(), [4, 5, 6, 2]);
+    }
+
+    #[test]
+    fn threads_take_their_own_indices_first() {
+        let indices = Indices::new(6, 4);
+        let order = [2, 2, 2, 3, 3, 2, 1].map(|me| indices.take(me));
+        assert_eq!(order, [Some(2), Some(4), Some(5), Some(3), Some(0), Some(1), None]);
+        let indices = Indices::new(3, 8);
+        assert_eq!([7, 1, 0, 0].map(|me| indices.take(me)), [Some(0), Some(1), Some(2), None]);
+        let indices = Indices::new(3, 2);
+        indices.stop();
+        assert_eq!(indices.take(0), None);
     }
 
     #[test]

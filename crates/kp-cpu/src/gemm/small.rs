@@ -81,12 +81,19 @@ pub(crate) fn code<I: Tiles>(spec: &GemmSpec) -> impl Launch<Gemm> + use<I> {
     Plain { spec: *spec, threads: threads_for(spec), set: PhantomData::<fn() -> I> }
 }
 
-/// Operations that are worth another thread.
-const GRAIN: f64 = 1e6;
+/// Seconds that are worth another thread.
+const GRAIN: f64 = 3e-6;
+
+/// Operations, bytes and items a second of one thread, of which the slowest counts.
+const OPERATIONS: f64 = 1e11;
+const BYTES: f64 = 1.5e10;
+const ITEMS: f64 = 3e7;
 
 fn threads_for(spec: &GemmSpec) -> usize {
-    let operations = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k) * f64::from(spec.batch);
-    threads::count().min((operations / GRAIN) as usize).min(spec.batch as usize).max(1)
+    let [m, n, k] = [spec.m, spec.n, spec.k].map(f64::from);
+    let (operations, bytes) = (2.0 * m * n * k, 4.0 * (m * k + k * n + m * n));
+    let seconds = f64::from(spec.batch) * (operations / OPERATIONS).max(bytes / BYTES).max(1.0 / ITEMS);
+    threads::count().min((seconds / GRAIN) as usize).min(spec.batch as usize).max(1)
 }
 
 struct Plain<I> {
