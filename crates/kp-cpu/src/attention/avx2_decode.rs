@@ -5,7 +5,7 @@
 
 use super::{
     decode::{self, By, Code, DECODE},
-    plan::floors,
+    plan::{floors, readying},
 };
 use crate::{
     kernel,
@@ -51,7 +51,7 @@ impl Kernel<Attention> for Avx2Decode {
             DType::Bf16 | DType::F16 => 0.2,
             _ => 0.0,
         };
-        let compute = compute.as_secs() * 2.0 + decode::widening(caps, p, compute, cycles);
+        let compute = compute.as_secs() * 2.0 + readying(caps, p, compute, cycles);
         Nanos::from_secs(compute.max(memory.as_secs()) / share)
     }
 

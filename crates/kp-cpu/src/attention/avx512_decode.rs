@@ -6,7 +6,7 @@
 use super::{
     decode::{self, By, Code, DECODE},
     paired::{self, UNIT},
-    plan::floors,
+    plan::{floors, readying},
 };
 use crate::{
     caps, kernel,
@@ -48,7 +48,7 @@ impl Kernel<Attention> for Avx512Decode {
         let rate = if by_pairs(variant) { caps::pairs_rate(caps) / caps.rates.get(DType::F32) } else { 1.0 };
         // Where both wait for memory, pairs leave more time for it.
         let share = if rate > 1.0 { share * 1.05 } else { share };
-        let widening = decode::widening(caps, p, compute, cycles(p.kv.dtype, by_pairs(variant)));
+        let widening = readying(caps, p, compute, cycles(p.kv.dtype, by_pairs(variant)));
         let compute = compute.as_secs() * 2.0 / rate + widening;
         Nanos::from_secs(compute.max(memory.as_secs()) / share)
     }

@@ -30,7 +30,7 @@ use crate::{
     threads,
 };
 use kp_hal::{
-    Caps, DType, Launch, Nanos, Queue, Result, Unsupported,
+    DType, Launch, Queue, Result, Unsupported,
     op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, HeadLayout, Mask, Overflow, Repro},
     source_hash,
 };
@@ -67,13 +67,6 @@ pub(super) fn refuses(p: &AttentionProblem) -> Option<Unsupported> {
         return Some(Unsupported::Option { option: "mask", got: p.mask.to_string() });
     }
     (p.repro() == Repro::BatchInvariant).then(|| Unsupported::Repro { asked: p.repro() })
-}
-
-/// Seconds that widening the numbers of K and V takes, so many cycles each: they are as many as `compute`, the time of the products in f32, says.
-pub(super) fn widening(caps: &Caps, p: &AttentionProblem, compute: Nanos, cycles: f64) -> f64 {
-    let rows = f64::from(p.q_heads) / f64::from(p.kv_heads.max(1));
-    let numbers = compute.as_secs() * caps.rates.get(DType::F32) / (2.0 * rows.max(1.0));
-    numbers * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)))
 }
 
 /// In what is computed.

@@ -49,6 +49,14 @@ pub(crate) fn floors(caps: &Caps, problem: &AttentionProblem) -> (Nanos, Nanos) 
     (Nanos::from_secs(compute.as_secs() * caps.rates.get(stored) / caps.rates.get(computed)), memory)
 }
 
+/// Seconds that it takes to make the numbers of K and V ready, so many cycles each: they are as many as `compute`, the time of the products in
+/// f32, says.
+pub(crate) fn readying(caps: &Caps, p: &AttentionProblem, compute: Nanos, cycles: f64) -> f64 {
+    let rows = f64::from(p.q_heads) * f64::from(p.q_len) / f64::from(p.kv_heads.max(1));
+    let numbers = compute.as_secs() * caps.rates.get(DType::F32) / (2.0 * rows.max(1.0));
+    numbers * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)))
+}
+
 /// One of the two passes, planned; a row is a query in one head of its group.
 #[derive(Clone, Copy)]
 pub(crate) struct Code {

@@ -36,9 +36,10 @@ impl Kernel<Attention> for Portable {
     fn estimate(&self, caps: &Caps, problem: &AttentionProblem, variant: Variant) -> Nanos {
         let floors = plan::floors(caps, problem);
         let roofline = machine::estimate(floors, caps, variant);
-        // Few rows hide nothing of what it takes to read keys, turn them and write them back as numbers.
+        // Few rows hide nothing of what it takes to read keys, turn them and write them back as numbers: 2 to 3 cycles each.
         let few = Code { spec: *problem.spec(), variant }.tiling().few;
-        Nanos::from_secs(roofline.as_secs() + if few { 2.0 * floors.1.as_secs() } else { 0.0 })
+        let ready = if few { plan::readying(caps, problem, floors.0, 2.5) } else { 0.0 };
+        Nanos::from_secs(roofline.as_secs() + ready)
     }
 
     fn note(&self, _: &Caps, problem: &AttentionProblem, variant: Variant) -> Option<Cow<'static, str>> {
