@@ -43,7 +43,9 @@ impl Cuts {
         while threads > 1 && down * across < wanted {
             let (high, wide) = (rows / down, units / across * per_unit);
             let is_cheaper = more_b < more_a || more_b == more_a && high > wide;
-            match (high >= 2 * LEAST_ROWS, across < units) {
+            // Fewer rows are worth a thread that would find nothing to do.
+            let least = if down * across < threads { LEAST_ROWS } else { 2 * LEAST_ROWS };
+            match (high >= least, across < units) {
                 (false, false) => break,
                 (true, false) => down += 1,
                 (true, true) if is_cheaper => down += 1,
