@@ -8,8 +8,9 @@ use super::{
     amx::{
         bits::parts_of,
         floats::{Floats, grid},
-        parts::{WIDE, terms},
+        parts::WIDE,
         splits::codes_of,
+        terms::terms,
     },
     amx_bf16::{has_tiles, suits, sums_in_f32},
     product::finishes_in_f64,
@@ -38,6 +39,7 @@ impl Kernel<Gemm> for AmxF32 {
                 ^ source_hash(include_bytes!("amx/bits.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("amx/codes.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("amx/splits.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("amx/terms.rs")).rotate_left(6)
         }
     }
 

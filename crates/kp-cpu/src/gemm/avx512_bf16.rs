@@ -39,6 +39,8 @@ impl Kernel<Gemm> for Avx512Bf16 {
                 ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("amx/ends.rs")).rotate_left(7)
                 ^ source_hash(include_bytes!("amx/operands.rs")).rotate_left(8)
+                ^ source_hash(include_bytes!("amx/bits.rs")).rotate_left(9)
+                ^ source_hash(include_bytes!("amx/parts.rs")).rotate_left(10)
         }
     }
 

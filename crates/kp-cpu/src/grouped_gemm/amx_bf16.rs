@@ -30,6 +30,8 @@ impl Kernel<GroupedGemm> for AmxBf16 {
                 ^ source_hash(include_bytes!("../gemm/amx/cut.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("tiles.rs")).rotate_left(7)
                 ^ source_hash(include_bytes!("../gemm/amx/operands.rs")).rotate_left(8)
+                ^ source_hash(include_bytes!("../gemm/amx/bits.rs")).rotate_left(9)
+                ^ source_hash(include_bytes!("../gemm/amx/parts.rs")).rotate_left(10)
         }
     }
 

@@ -16,8 +16,9 @@
 use super::{
     bits::{is_late, parts, scaling, without_digits},
     codes::{Codes, ENTRIES},
-    parts::{PARTS, STEP, Split, WIDE, add_products, left_bytes, right_bytes, split_lines},
+    parts::{PARTS, STEP, WIDE, left_bytes, right_bytes, split_lines},
     splits::codes_of,
+    terms::{Split, add_products},
 };
 use crate::{
     amx::{ROWS, Tiles},

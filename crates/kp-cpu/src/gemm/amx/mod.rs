@@ -11,5 +11,6 @@ pub(crate) mod parts;
 pub(crate) mod product;
 pub(crate) mod source;
 pub(crate) mod splits;
+pub(crate) mod terms;
 pub(crate) mod tile;
 mod vectors;
