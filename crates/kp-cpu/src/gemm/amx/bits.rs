@@ -76,3 +76,43 @@ pub(super) fn without_digits(x: f32) -> (f32, f32) {
     let power = f32::from_bits(x.to_bits() & 0x7f80_0000);
     (power, x / power)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kp_hal::op::GemmProblem;
+
+    #[test]
+    fn parts_hold_all_bits() {
+        for (b, k, most, parts) in [
+            ("f32", 64, 0, 3),
+            ("f16", 64, 0, 2),
+            ("bf16", 64, 0, 1),
+            ("e4m3", 64, 0, 1),
+            // Scales of whole columns wait.
+            ("i8@row", 64, 0, 1),
+            ("nf4@row", 64, 0, 3),
+            ("i4@g32/f16", 64, 0, 2),
+            ("i4@g32/f32", 64, 0, 3),
+            ("u4@g32/f16z", 64, 15, 2),
+            ("u4@g32/f16z", 64, 33, 3),
+            ("e2m1@mx", 64, 0, 1),
+            ("e2m1@nv", 64, 0, 1),
+            ("e4m3@128x128", 256, 0, 3),
+        ] {
+            let text = format!("gemm 1x16x128x{k} f32:{b}:f32 b=col");
+            let problem: GemmProblem = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(parts_of(&problem.b, problem.k, most), parts, "{b}, zero points to {most}");
+        }
+    }
+
+    #[test]
+    fn a_power_of_two_and_the_rest_are_the_number() {
+        for x in [1.0, -3.25e-7, 6.5e37, f32::MIN_POSITIVE, 1e-40, 0.0, f32::INFINITY] {
+            let (power, rest) = without_digits(x);
+            assert_eq!(power * rest, x);
+            assert!(!x.is_normal() || (1.0..2.0).contains(&rest.abs()), "{x}: {rest}");
+        }
+        assert!(without_digits(f32::NAN).0.is_nan());
+    }
+}

@@ -10,7 +10,7 @@
 //! m ├────┤ ├──┼──┼──┼──┤  and meets the chunk's rows of that run, which were split once and pass from the second cache; sums stay there
 //!   └────┘ └──┴──┴──┴──┘
 //! ```
-//! Contiguous columns of codes of 4 and 8 bits are [looked up](super::codes) as parts, which are turned. Operands of other types become numbers of
+//! Contiguous columns of codes of 4, 8 and 16 bits are [looked up](super::codes) as parts, which are turned. Operands of other types become numbers of
 //! f32 first, as for the kernel that multiplies those, but where they lie as such in rows.
 
 use super::{
