@@ -101,6 +101,9 @@ pub(crate) fn suits(p: &GemmSpec, repro: Repro) -> Support {
     let is_exact = |matrix: &Matrix| parts_of(matrix, p.k, 0) == 1 && !varies(matrix, p.k);
     if p.a.dtype() != DType::Bf16 {
         for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
+            if matrix.format.scheme == Scheme::None && !is_exact(matrix) {
+                return Err(Unsupported::DType { operand, got: matrix.dtype() });
+            }
             if !is_exact(matrix) {
                 return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
             }

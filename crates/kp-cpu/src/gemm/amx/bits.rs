@@ -3,8 +3,8 @@
 //! ```text
 //!   element = (code − zero) · scale        so many bits as the factors together; 8 are one number of bf16, 16 two, 24 three
 //! ```
-//! A scale that serves all of k is [left](is_late) for sums. Of one f32 for everything only its power of two is [left](without_digits), and the rest
-//! multiplies the product: it would fill all bits otherwise.
+//! A scale that serves all of k waits [for sums](is_late). One f32 for everything would fill all bits: its power of two stays with the scales,
+//! and [the rest](without_digits) multiplies the product.
 
 use super::parts::PARTS;
 use crate::{

@@ -105,10 +105,10 @@ impl Codes {
     /// Cycles that a code takes to become part of a line, as measured from memory on an Emerald Rapids core.
     pub(crate) fn cycles(&self) -> f64 {
         match (self.kind, self.scaled) {
-            (Kind::Bf16, _) => 0.1,
-            (Kind::F16 | Kind::Eight { .. }, false) => 0.3,
-            (Kind::Float(_), false) => 0.4,
-            (_, true) | (Kind::Four(_), _) => 0.7,
+            (Kind::Float(_), false) => 0.6,
+            (Kind::Four(_), _) => 0.7,
+            (_, false) => 0.3,
+            (_, true) => 0.6,
         }
     }
 

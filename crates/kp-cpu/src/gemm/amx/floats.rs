@@ -84,6 +84,12 @@ pub(super) struct Job<'j, 'p> {
     pub(super) parts: [usize; 2],
 }
 
+/// What a panel of B is split from: codes to look up, or lines of numbers with the distance between them.
+enum OfB<'s> {
+    Codes(Codes),
+    Lines((&'s [f32], usize)),
+}
+
 /// What a thread has for itself.
 struct Room<'s> {
     a: &'s mut [i8],
@@ -257,20 +263,22 @@ impl Job<'_, '_> {
                     false => (panels.start, later.clone()),
                 };
                 let wanted_b = product.b.wanted(item.b, &finish.panels.columns(next.0), &next.1);
-                let numbers = floats.codes.is_none().then(|| self.lines_of_b(columns.clone(), run.clone(), room.lines));
+                let of_b = match floats.codes {
+                    Some(codes) => OfB::Codes(codes),
+                    None => OfB::Lines(self.lines_of_b(columns.clone(), run.clone(), room.lines)),
+                };
                 let mut special_b = false;
                 let halves = columns.len().div_ceil(WIDE);
                 for half in 0..halves {
                     let some = columns.start + half * WIDE..columns.end.min(columns.start + (half + 1) * WIDE);
-                    special_b |= match (floats.codes, numbers) {
-                        (Some(codes), _) => {
+                    special_b |= match of_b {
+                        OfB::Codes(codes) => {
                             let first = ((p - panels.start) * PANEL + half * WIDE) * ENTRIES + start % LINE / SHARE;
                             self.split_codes(codes, some, run.clone(), [&scales[first..], &zeros[first..]], b)
                         }
-                        (None, Some((lines, ld))) => {
+                        OfB::Lines((lines, ld)) => {
                             split_lines((&lines[half * WIDE..], ld), some.len(), run.len(), parts[1], b)
                         }
-                        (None, None) => unreachable!("what is not looked up is numbers"),
                     };
                     for tile in (0..count).step_by(TOGETHER) {
                         let (part, all) = (half * count + tile, halves * count);
