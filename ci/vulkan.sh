@@ -53,8 +53,9 @@ conform --list | sed -n 's/: test$//p' | sed 's|#.*|#|; s|^\([^/]*/[^/]*/[^/ #]*
     grep -Ev '^vulkan/(grouped_)?gemm/agreed/$' | sort | uniq -c | awk '
         # Hundredths of a second that a case takes.
         function cost(name) {
-            return name ~ /weights/ ? 330 : name ~ /attention.coopmat#/ ? 260 : name ~ /few_rows/ ? 160 : name ~ /decode|norm/ ? 120 : \
-                name ~ /coopmat/ ? 40 : name ~ /backward|activation|softmax|reduce|agreed/ ? 35 : name ~ /quantize|grouped/ ? 14 : 7
+            return name ~ /weights/ ? 260 : name ~ /(attention|grouped_gemm).coopmat#/ ? 200 : name ~ /coopmat/ ? 50 : \
+                name ~ /few_rows|norm|softmax|agreed|reduce/ ? 32 : name ~ /decode|backward|activation/ ? 24 : \
+                name ~ /quantize|grouped/ ? 14 : 7
         }
         # What the driver is told.
         function told(name) {

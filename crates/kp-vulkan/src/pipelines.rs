@@ -75,7 +75,8 @@ impl Pipelines {
             // One pipeline whatever they are.
             (0..open.count).filter(|id| !open.but.contains(id)).for_each(|id| key.1[id] = 0);
             for (number, &id) in numbers.1[open.count..].iter_mut().zip(open.and) {
-                *number = std::mem::take(&mut key.1[id]);
+                // Not every problem has all of them.
+                *number = key.1.get_mut(id).map_or(0, std::mem::take);
             }
             (numbers.0, spirv) = ((open.count + open.and.len()) as u8, open.spirv);
         }

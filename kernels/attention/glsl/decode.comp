@@ -3,6 +3,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_shader_subgroup_vote : require
+// also open: OPEN=1
 
 // O = softmax(scale · Q·Kᵀ + mask) · V for few rows, as fast as K and V come from memory.
 //
@@ -25,7 +26,7 @@ layout(local_size_x_id = 32) in;
 layout(constant_id = 33) const uint LANES = 16u;
 layout(constant_id = 34) const uint ROWS = 1u;
 // Bits: runs of Q, of K and V at once.
-layout(constant_id = 35) const uint RUNS = 0u;
+#define RUNS (FLAGS >> RUNS_FROM)
 
 const uint KEYS = 4u, SUBGROUPS = 8u;
 const uint SCORES = ROWS * KEYS;
@@ -70,7 +71,7 @@ void main() {
         const uint last = min(sight.y, split * per_split + per_split);
         Eight query[ROWS];
         Eight result[ROWS];
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+        UNROLL for (uint r = 0u; r < ROWS; r++) {
             query[r] = Eight(vec4(0.0), vec4(0.0));
             result[r] = query[r];
             if (row_0 + r < s.queries * GROUP && 8u * lane < QK_DIM) {
@@ -91,7 +92,7 @@ void main() {
             const uint key_1 = key_0 + worker * KEYS;
             Run k_runs[KEYS];
             Run v_runs[KEYS];
-            [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+            UNROLL for (uint j = 0u; j < KEYS; j++) {
                 k_runs[j] = Run(uvec4(0u), uvec4(0u));
                 v_runs[j] = k_runs[j];
                 if (key_1 + j < last) {
@@ -105,32 +106,32 @@ void main() {
                 }
             }
             float scores[SCORES];
-            [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+            UNROLL for (uint j = 0u; j < KEYS; j++) {
                 const Eight x = eight_of(k_runs[j], KV_TYPE);
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                UNROLL for (uint r = 0u; r < ROWS; r++) {
                     scores[r * KEYS + j] = dot(query[r].low, x.low) + dot(query[r].high, x.high);
                 }
             }
             // Half of the scores go to one half of the threads, half to the other, until each has its own.
             uint many = SCORES;
-            [[unroll]] for (uint apart = LANES / 2u; apart > 0u; apart /= 2u) {
+            UNROLL for (uint apart = LANES / 2u; apart > 0u; apart /= 2u) {
                 if (many > OWN) {
                     many /= 2u;
                     const bool upper = (lane & apart) != 0u;
-                    [[unroll]] for (uint i = 0u; i < SCORES / 2u; i++) {
+                    UNROLL for (uint i = 0u; i < SCORES / 2u; i++) {
                         if (i < many) {
                             const float sent = upper ? scores[i] : scores[i + many];
                             scores[i] = (upper ? scores[i + many] : scores[i]) + subgroupShuffleXor(sent, apart);
                         }
                     }
                 } else {
-                    [[unroll]] for (uint i = 0u; i < OWN; i++) {
+                    UNROLL for (uint i = 0u; i < OWN; i++) {
                         scores[i] += subgroupShuffleXor(scores[i], apart);
                     }
                 }
             }
             float most = nothing;
-            [[unroll]] for (uint i = 0u; i < OWN; i++) {
+            UNROLL for (uint i = 0u; i < OWN; i++) {
                 const uint key = key_1 + (own_score + i) % KEYS;
                 float x = nothing;
                 if (key < last) {
@@ -140,21 +141,21 @@ void main() {
                 most = max(most, x);
             }
             if (subgroupAny(most > reference + SLACK)) {
-                [[unroll]] for (uint apart = 1u; apart < PER_ROW; apart *= 2u) {
+                UNROLL for (uint apart = 1u; apart < PER_ROW; apart *= 2u) {
                     most = max(most, subgroupShuffleXor(most, apart));
                 }
                 const float before = reference;
                 reference = max(reference, most);
                 const float factor = rescaled(before, reference);
                 sum *= factor;
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                UNROLL for (uint r = 0u; r < ROWS; r++) {
                     const float of_row = subgroupShuffle(factor, home + r * PER_ROW);
                     result[r].low *= of_row;
                     result[r].high *= of_row;
                 }
             }
             float weights[OWN];
-            [[unroll]] for (uint i = 0u; i < OWN; i++) {
+            UNROLL for (uint i = 0u; i < OWN; i++) {
                 const uint key = key_1 + (own_score + i) % KEYS;
                 weights[i] = scores[i] == nothing ? 0.0 : exp_of(scores[i] - reference);
                 sum += weights[i];
@@ -162,9 +163,9 @@ void main() {
                     weights[i] *= kv_scale(AT_V_SCALE, key_token(s, key), kv_head);
                 }
             }
-            [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+            UNROLL for (uint j = 0u; j < KEYS; j++) {
                 const Eight x = eight_of(v_runs[j], KV_TYPE);
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                UNROLL for (uint r = 0u; r < ROWS; r++) {
                     const uint at = r * KEYS + j;
                     const float weight = subgroupShuffle(weights[at % OWN], home + at / OWN * ALIKE);
                     result[r].low += weight * x.low;
@@ -173,7 +174,7 @@ void main() {
             }
         }
         // Threads that have the same scores have the same sums.
-        [[unroll]] for (uint apart = ALIKE; apart < PER_ROW; apart *= 2u) {
+        UNROLL for (uint apart = ALIKE; apart < PER_ROW; apart *= 2u) {
             sum += subgroupShuffleXor(sum, apart);
         }
         for (uint apart = LANES; apart < gl_SubgroupSize; apart *= 2u) {
@@ -182,11 +183,11 @@ void main() {
             reference = other;
             sum *= factor;
             sum += subgroupShuffleXor(sum, apart);
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            UNROLL for (uint r = 0u; r < ROWS; r++) {
                 const float of_row = subgroupShuffle(factor, home + r * PER_ROW);
                 result[r].low *= of_row;
                 result[r].high *= of_row;
-                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                UNROLL for (uint i = 0u; i < 4u; i++) {
                     result[r].low[i] += subgroupShuffleXor(result[r].low[i], apart);
                     result[r].high[i] += subgroupShuffleXor(result[r].high[i], apart);
                 }
@@ -197,8 +198,8 @@ void main() {
                 of_subgroups[(gl_SubgroupID * ROWS + own_row) * LINE + V_DIM] = reference;
                 of_subgroups[(gl_SubgroupID * ROWS + own_row) * LINE + V_DIM + 1u] = sum;
             }
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            UNROLL for (uint r = 0u; r < ROWS; r++) {
+                UNROLL for (uint i = 0u; i < 4u; i++) {
                     if (8u * lane < V_DIM) {
                         of_subgroups[(gl_SubgroupID * ROWS + r) * LINE + 8u * lane + i] = result[r].low[i];
                         of_subgroups[(gl_SubgroupID * ROWS + r) * LINE + 8u * lane + 4u + i] = result[r].high[i];
@@ -214,12 +215,12 @@ void main() {
                 continue;
             }
             float most = nothing;
-            [[unroll]] for (uint g = 0u; g < SUBGROUPS; g++) {
+            UNROLL for (uint g = 0u; g < SUBGROUPS; g++) {
                 most = max(most, of_subgroups[(g * ROWS + e / V_DIM) * LINE + V_DIM]);
             }
             float total = 0.0;
             float x = 0.0;
-            [[unroll]] for (uint g = 0u; g < SUBGROUPS; g++) {
+            UNROLL for (uint g = 0u; g < SUBGROUPS; g++) {
                 const uint at = (g * ROWS + e / V_DIM) * LINE;
                 const float factor = rescaled(of_subgroups[at + V_DIM], most);
                 total += factor * of_subgroups[at + V_DIM + 1u];

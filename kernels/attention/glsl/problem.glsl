@@ -82,6 +82,8 @@ layout(constant_id = 31) const uint CODE_11 = 0u;
 #endif
 
 const uint HAS_SLOPES = 1u, HAS_SINKS = 2u, HAS_LSE = 4u, Q_SCALED = 8u, Q_BY_ROW = 16u, KV_SCALED = 32u, KV_BY_ROW = 64u;
+// Flags from this bit on: which operands have runs of eight numbers that are loaded at once, where a kernel asks.
+const uint RUNS_FROM = 8u;
 const uint LAYOUT_BSHD = 0u;
 const uint LENS_PADDED = 1u, LENS_PACKED = 2u;
 const uint MASK_FULL = 0u, MASK_CAUSAL = 1u, MASK_WINDOW = 2u, MASK_PREFIX = 3u, MASK_BLOCKS = 4u, MASK_EXPR = 5u;

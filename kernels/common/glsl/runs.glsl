@@ -3,6 +3,13 @@
 // Who loads several runs and knows that all are whole says so by a count of 8: where a run may be less, the driver waits for each
 // before it loads the next.
 
+#ifdef OPEN
+// Loops over runs stay loops: a driver for processors would compile the code of every type for each turn.
+#define UNROLL
+#else
+#define UNROLL [[unroll]]
+#endif
+
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uvec2 v; };
 
 #ifdef NF4_TABLE

@@ -1,6 +1,7 @@
 #version 460
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+// also open: OPEN=1 OPEN_OPERANDS=1
 
 // D = A·B for up to eight rows, B's columns contiguous as weights are, scaled or not: as fast as B comes from memory.
 //
@@ -17,34 +18,42 @@
 #include "gemm/glsl/weights.glsl"
 #include "common/glsl/runs.glsl"
 
-layout(constant_id = 12) const uint ROWS = 1u;
 layout(constant_id = 13) const uint COLS = 4u;
 layout(constant_id = 14) const uint THREADS = 128u;
 layout(local_size_x_id = 14) in;
 // Bits: runs of A, of B at once, pieces of B at once.
+#ifdef OPEN
+#define ROWS numbers[12]
+#define RUNS numbers[13]
+const uint MOST_ROWS = 8u;
+#else
+layout(constant_id = 12) const uint ROWS = 1u;
+const uint MOST_ROWS = ROWS;
 layout(constant_id = 15) const uint RUNS = 0u;
+#endif
 layout(constant_id = 16) const uint STEPS = 1u;
 // Runs of a piece.
 layout(constant_id = 17) const uint PER = 1u;
 
 const uint WIDTH = 8u * PER;
-const uint SUMS = ROWS * COLS;
+#define SUMS (ROWS * COLS)
+const uint MOST_SUMS = MOST_ROWS * COLS;
 // Whether scales change along a column.
-const bool BY_BLOCK = B_BLOCK_DEPTH < 0x80000000u;
+#define BY_BLOCK (B_BLOCK_DEPTH < 0x80000000u)
 
 // Subgroups have four threads at least.
-shared float of_subgroups[SUMS * ((THREADS + 3u) / 4u)];
+shared float of_subgroups[MOST_SUMS * ((THREADS + 3u) / 4u)];
 
 // Eight elements `at` and behind it of row `i` of A; 0 behind its end, where codes of B are 0 too.
 Eight of_a(uint64_t origin, uint i, uint at) {
     if (A_FORM == 0u) {
         return eight_of(run_at(a, a_place(origin, i, at), k - at, A_TYPE, (RUNS & 1u) != 0u), A_TYPE);
     }
-    float numbers[8];
+    float x[8];
     [[unroll]] for (uint e = 0u; e < 8u; e++) {
-        numbers[e] = at + e < k ? number_at(a, a_place(origin, i, at + e), A_TYPE) : 0.0;
+        x[e] = at + e < k ? number_at(a, a_place(origin, i, at + e), A_TYPE) : 0.0;
     }
-    return Eight(vec4(numbers[0], numbers[1], numbers[2], numbers[3]), vec4(numbers[4], numbers[5], numbers[6], numbers[7]));
+    return Eight(vec4(x[0], x[1], x[2], x[3]), vec4(x[4], x[5], x[6], x[7]));
 }
 
 // A thread's piece of a column: PER runs, one behind the other.
@@ -108,21 +117,21 @@ void main() {
         const uint64_t a_origin = which * a_stride;
         const uint64_t b_origin = which * b_stride;
         uint64_t columns[COLS];
-        [[unroll]] for (uint j = 0u; j < COLS; j++) {
+        UNROLL for (uint j = 0u; j < COLS; j++) {
             // A column that is not there is a copy of the last one, which nobody stores.
             columns[j] = b_place(b_origin, 0u, column(min(col_0 + j, n - 1u)));
         }
-        float sums[SUMS];
-        [[unroll]] for (uint i = 0u; i < SUMS; i++) {
+        float sums[MOST_SUMS];
+        UNROLL for (uint i = 0u; i < SUMS; i++) {
             sums[i] = 0.0;
         }
         for (uint k_0 = thread * WIDTH; k_0 < k; k_0 += STEPS * THREADS * WIDTH) {
             Run pieces[STEPS * COLS];
             // Scale and zero point.
             vec2 scales[STEPS * COLS];
-            [[unroll]] for (uint s = 0u; s < STEPS; s++) {
+            UNROLL for (uint s = 0u; s < STEPS; s++) {
                 const uint at = k_0 + s * THREADS * WIDTH;
-                [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                UNROLL for (uint j = 0u; j < COLS; j++) {
                     if (at < k) {
                         pieces[s * COLS + j] = piece_at(columns[j], at);
                         if (scaled && BY_BLOCK) {
@@ -132,41 +141,41 @@ void main() {
                     }
                 }
             }
-            [[unroll]] for (uint s = 0u; s < STEPS; s++) {
+            UNROLL for (uint s = 0u; s < STEPS; s++) {
                 const uint at = k_0 + s * THREADS * WIDTH;
                 if (at < k) {
-                    float parts[SUMS];
-                    [[unroll]] for (uint i = 0u; i < SUMS; i++) {
+                    float parts[MOST_SUMS];
+                    UNROLL for (uint i = 0u; i < SUMS; i++) {
                         parts[i] = scaled && BY_BLOCK ? 0.0 : sums[i];
                     }
-                    [[unroll]] for (uint r = 0u; r < PER; r++) {
+                    UNROLL for (uint r = 0u; r < PER; r++) {
                         const uint from = min(at + 8u * r, k);
                         Eight y[COLS];
-                        [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                        UNROLL for (uint j = 0u; j < COLS; j++) {
                             y[j] = eight_of(run_in(pieces[s * COLS + j], r), B_TYPE);
                             if ((FLAGS & B_ZEROS) != 0u) {
                                 y[j].low -= scales[s * COLS + j].y;
                                 y[j].high -= scales[s * COLS + j].y;
                             }
                         }
-                        [[unroll]] for (uint i = 0u; i < ROWS; i++) {
+                        UNROLL for (uint i = 0u; i < ROWS; i++) {
                             const Eight x = of_a(a_origin, i, from);
-                            [[unroll]] for (uint j = 0u; j < COLS; j++) {
+                            UNROLL for (uint j = 0u; j < COLS; j++) {
                                 parts[i * COLS + j] = added(parts[i * COLS + j], x, y[j]);
                             }
                         }
                     }
-                    [[unroll]] for (uint i = 0u; i < SUMS; i++) {
+                    UNROLL for (uint i = 0u; i < SUMS; i++) {
                         sums[i] = scaled && BY_BLOCK ? sums[i] + scales[s * COLS + i % COLS].x * parts[i] : parts[i];
                     }
                 }
             }
         }
-        [[unroll]] for (uint i = 0u; i < SUMS; i++) {
+        UNROLL for (uint i = 0u; i < SUMS; i++) {
             sums[i] = subgroupAdd(sums[i]);
         }
         if (subgroupElect()) {
-            [[unroll]] for (uint i = 0u; i < SUMS; i++) {
+            UNROLL for (uint i = 0u; i < SUMS; i++) {
                 of_subgroups[i * gl_NumSubgroups + gl_SubgroupID] = sums[i];
             }
         }

@@ -4,11 +4,19 @@
 #include "common/glsl/math.glsl"
 
 #ifdef OPEN
-// As numbers behind the arguments, all but those that say how tiles are laid out: see kp_vulkan::shaders::Open.
+// As numbers behind the arguments, all but those that say how tiles are laid out, where A and B decide that: see
+// kp_vulkan::shaders::Open.
+#ifdef OPEN_OPERANDS
+#define A_TYPE numbers[0]
+#define B_TYPE numbers[1]
+#define A_FORM numbers[10]
+#define B_FORM numbers[11]
+#else
 layout(constant_id = 0) const uint A_TYPE = 1u;
 layout(constant_id = 1) const uint B_TYPE = 1u;
 layout(constant_id = 10) const uint A_FORM = 0u;
 layout(constant_id = 11) const uint B_FORM = 0u;
+#endif
 #define D_TYPE numbers[2]
 #define C_TYPE numbers[3]
 #define BIAS_TYPE numbers[4]
@@ -62,7 +70,7 @@ layout(push_constant, std430) uniform Push {
     // Parts of k, of each of which D has a matrix of its own, where a kernel knows them.
     uint splits;
 #ifdef OPEN
-    layout(offset = 128) uint numbers[13];
+    layout(offset = 128) uint numbers[18];
 #endif
 };
 

@@ -3,11 +3,18 @@
 
 #include "common/glsl/scales.glsl"
 
+#ifdef OPEN_OPERANDS
+#define B_SCALE_TYPE numbers[14]
+#define B_SCALE_LAYOUT numbers[15]
+#define B_BLOCK_COLS numbers[16]
+#define B_BLOCK_DEPTH numbers[17]
+#else
 layout(constant_id = 32) const uint B_SCALE_TYPE = 1u;
 layout(constant_id = 33) const uint B_SCALE_LAYOUT = 3u;
 // Columns, and elements of a column, that share a scale.
 layout(constant_id = 34) const uint B_BLOCK_COLS = 1u;
 layout(constant_id = 35) const uint B_BLOCK_DEPTH = 32u;
+#endif
 
 uint parts_of(uint size, uint part) {
     return size / part + (size % part != 0u ? 1u : 0u);

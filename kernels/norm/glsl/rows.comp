@@ -1,4 +1,5 @@
 #version 460
+// also open: OPEN=1
 
 // Layer, RMS and L2 normalization of each row, a residual added first; a group takes a row at a time. See kp_hal::op::NormSpec.
 //
@@ -9,6 +10,18 @@
 #include "common/glsl/numbers.glsl"
 #include "common/glsl/runs.glsl"
 
+#ifdef OPEN
+// As numbers behind the arguments, all but those by which a row is laid out: see kp_vulkan::shaders::Open.
+layout(constant_id = 0) const uint THREADS = 256u;
+layout(constant_id = 7) const uint KEPT = 0u;
+#define X_TYPE told[1]
+#define Y_TYPE told[2]
+#define WEIGHT_TYPE told[3]
+#define BIAS_TYPE told[4]
+#define KIND told[5]
+#define FLAGS told[6]
+#define AT_ONCE told[8]
+#else
 layout(constant_id = 0) const uint THREADS = 256u;
 layout(constant_id = 1) const uint X_TYPE = 1u;
 layout(constant_id = 2) const uint Y_TYPE = 1u;
@@ -21,6 +34,7 @@ layout(constant_id = 6) const uint FLAGS = 0u;
 layout(constant_id = 7) const uint KEPT = 0u;
 // Whether rows are whole runs, loaded and stored at once.
 layout(constant_id = 8) const uint AT_ONCE = 0u;
+#endif
 layout(local_size_x_id = 0) in;
 
 const uint LAYER = 0u, RMS = 1u, L2 = 2u;
@@ -40,14 +54,17 @@ layout(push_constant, std430) uniform Push {
     uint x_ld;
     uint y_ld;
     float eps;
+#ifdef OPEN
+    layout(offset = 128) uint told[9];
+#endif
 };
 
 const uint KEEP = KEPT == 0u ? 1u : KEPT;
 
 // What is kept of a run.
-const uint KEPT_TYPE = (FLAGS & HAS_RESIDUAL) != 0u ? F32 : X_TYPE;
+#define KEPT_TYPE ((FLAGS & HAS_RESIDUAL) != 0u ? F32 : X_TYPE)
 
-const bool WHOLE = AT_ONCE != 0u;
+#define WHOLE (AT_ONCE != 0u)
 
 // Numbers of a row from `col`, eight at most.
 uint count_from(uint col) {
@@ -136,7 +153,7 @@ void main() {
         const uint64_t x_row = uint64_t(row) * x_ld;
         Run kept[KEEP];
         Run more[KEEP];
-        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+        UNROLL for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
                 kept[t] = row_at(x, x_row, first + t * step);
                 if ((FLAGS & HAS_RESIDUAL) != 0u) {
@@ -144,7 +161,7 @@ void main() {
                 }
             }
         }
-        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+        UNROLL for (uint t = 0u; t < KEPT; t++) {
             kept[t] = summed(kept[t], more[t]);
         }
         float mean = 0.0;
@@ -152,7 +169,7 @@ void main() {
         // The mean, then the squares of what is left without it.
         for (uint pass = KIND == LAYER ? 0u : 1u; pass < 2u; pass++) {
             float part = 0.0;
-            [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+            UNROLL for (uint t = 0u; t < KEPT; t++) {
                 if (first + t * step < cols) {
                     part += of_run(kept[t], count_from(first + t * step), mean, pass == 1u);
                 }
@@ -171,7 +188,7 @@ void main() {
         // All of them before the first result is stored: no load is moved before a store.
         Run weights[KEEP];
         Run biases[KEEP];
-        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+        UNROLL for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
                 if ((FLAGS & HAS_WEIGHT) != 0u) {
                     weights[t] = weights_at(first + t * step);
@@ -181,7 +198,7 @@ void main() {
                 }
             }
         }
-        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+        UNROLL for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
                 finish(row, first + t * step, kept[t], weights[t], biases[t], mean, factor);
             }

@@ -1,4 +1,5 @@
 #version 460
+// also open: OPEN=1
 
 // Gradients of layer, RMS and L2 norms by their input; a group takes a row at a time. See kp_hal::op::NormBackwardSpec.
 //
@@ -12,6 +13,15 @@
 #include "common/glsl/numbers.glsl"
 #include "common/glsl/runs.glsl"
 
+#ifdef OPEN
+// As numbers behind the arguments, all but a group's threads: see kp_vulkan::shaders::Open.
+layout(constant_id = 0) const uint THREADS = 256u;
+#define X_TYPE told[1]
+#define GRAD_TYPE told[2]
+#define WEIGHT_TYPE told[3]
+#define KIND told[4]
+#define FLAGS told[5]
+#else
 layout(constant_id = 0) const uint THREADS = 256u;
 layout(constant_id = 1) const uint X_TYPE = 1u;
 layout(constant_id = 2) const uint GRAD_TYPE = 1u;
@@ -20,6 +30,7 @@ layout(constant_id = 3) const uint WEIGHT_TYPE = 1u;
 layout(constant_id = 4) const uint KIND = 0u;
 // Bits: weight, means and reciprocals kept, eight numbers of every operand at once.
 layout(constant_id = 5) const uint FLAGS = 0u;
+#endif
 layout(local_size_x_id = 0) in;
 
 const uint LAYER = 0u, RMS = 1u, L2 = 2u;
@@ -39,9 +50,12 @@ layout(push_constant, std430) uniform Push {
     uint x_ld;
     uint grad_ld;
     float eps;
+#ifdef OPEN
+    layout(offset = 128) uint told[6];
+#endif
 };
 
-const bool WIDE = (FLAGS & AT_ONCE) != 0u;
+#define WIDE ((FLAGS & AT_ONCE) != 0u)
 
 // A run of g from `col`.
 void gradients(uint row, uint col, out float g[8]) {

@@ -1,4 +1,5 @@
 #version 460
+// also open: OPEN=1
 
 // y = exp(scale · x − max) / Σ exp(scale · x − max) over each row, or its logarithm; a group takes a row at a time.
 //
@@ -10,6 +11,15 @@
 #include "common/glsl/math.glsl"
 #include "common/glsl/runs.glsl"
 
+#ifdef OPEN
+// As numbers behind the arguments, all but those by which a row is laid out: see kp_vulkan::shaders::Open.
+layout(constant_id = 0) const uint THREADS = 256u;
+layout(constant_id = 4) const uint KEPT = 0u;
+#define X_TYPE told[1]
+#define Y_TYPE told[2]
+#define LOG told[3]
+#define AT_ONCE told[5]
+#else
 layout(constant_id = 0) const uint THREADS = 256u;
 layout(constant_id = 1) const uint X_TYPE = 1u;
 layout(constant_id = 2) const uint Y_TYPE = 1u;
@@ -18,6 +28,7 @@ layout(constant_id = 3) const uint LOG = 0u;
 layout(constant_id = 4) const uint KEPT = 0u;
 // Whether rows are whole runs, loaded and stored at once.
 layout(constant_id = 5) const uint AT_ONCE = 0u;
+#endif
 layout(local_size_x_id = 0) in;
 
 #include "common/glsl/group.glsl"
@@ -30,11 +41,14 @@ layout(push_constant, std430) uniform Push {
     uint x_ld;
     uint y_ld;
     float scale;
+#ifdef OPEN
+    layout(offset = 128) uint told[6];
+#endif
 };
 
 const uint KEEP = KEPT == 0u ? 1u : KEPT;
 
-const bool WHOLE = AT_ONCE != 0u;
+#define WHOLE (AT_ONCE != 0u)
 
 Run row_at(uint64_t x_row, uint col) {
     return run_at(x, x_row + col, WHOLE ? 8u : cols - col, X_TYPE, WHOLE);
@@ -85,12 +99,12 @@ void main() {
         float numbers[8];
         float most = nothing;
         float sum = 0.0;
-        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+        UNROLL for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
                 kept[t] = row_at(x_row, first + t * step);
             }
         }
-        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+        UNROLL for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
                 scaled(kept[t], first + t * step, numbers);
                 most = most_of(most, numbers);
@@ -113,7 +127,7 @@ void main() {
             sum = sum == 0.0 ? 0.0 : sum * power_below(most - of_row);
         }
         // Powers are computed again for the results: registers for them would cost more, since fewer groups had room.
-        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+        UNROLL for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
                 scaled(kept[t], first + t * step, numbers);
                 powers(numbers, by, sum);
@@ -121,7 +135,7 @@ void main() {
         }
         sum = group_sum(sum);
         const float last = LOG != 0u ? log_of(sum) : 1.0 / sum;
-        [[unroll]] for (uint t = 0u; t < KEPT; t++) {
+        UNROLL for (uint t = 0u; t < KEPT; t++) {
             if (first + t * step < cols) {
                 finish(y_row, first + t * step, kept[t], by, last);
             }

@@ -183,6 +183,7 @@ impl Kernel<Attention> for Coopmat {
                 DType::F16 => &F16,
                 _ => &BF16,
             },
+            runs: 0,
             constants: numbers.into_iter().chain([runs(p), known.into()]).collect(),
             subgroup: Some(caps.lanes),
             tile,

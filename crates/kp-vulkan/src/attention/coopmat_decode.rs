@@ -134,6 +134,7 @@ impl Kernel<Attention> for CoopmatDecode {
         let main = Main {
             name: self.name(),
             shader: if p.q.dtype == DType::F16 { &F16 } else { &BF16 },
+            runs: 0,
             constants: vec![width, way.subgroups, way.subgroups * caps.lanes, rows],
             subgroup: Some(caps.lanes),
             tile: rows,

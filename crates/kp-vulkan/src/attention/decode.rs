@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The kernel for few rows.
 pub(crate) struct Decode;
 
-static SHADER: Shader = shader!("attention", "decode");
+static SHADER: Shader = shader!("attention", "decode", open 32 but [4]);
 
 /// Rows of a group, at most; and rows that share a head of keys, each group of which reads them again.
 const MOST_ROWS: u32 = 8;
@@ -67,7 +67,8 @@ pub(super) fn main(name: &'static str, caps: &Caps, p: &AttentionProblem, split:
     Main {
         name,
         shader: &SHADER,
-        constants: vec![SUBGROUPS * caps.lanes, lanes(p), tile, runs],
+        runs,
+        constants: vec![SUBGROUPS * caps.lanes, lanes(p), tile],
         subgroup: Some(caps.lanes),
         tile,
         splits: if split { splits(caps, p, tile, block(caps, p)) } else { 1 },

@@ -87,6 +87,10 @@ pub(crate) fn present(p: &AttentionSpec) -> [bool; 11] {
     [q, kv, kv, packed, packed && !paged, lens, paged, p.alibi, p.sinks, blocks, p.lse]
 }
 
+/// The constant of flags, and its bit from which on it says where runs are.
+const FLAGS: usize = 19;
+const RUNS_FROM: u32 = 8;
+
 /// Constants 0 to 31.
 pub(crate) fn constants(p: &AttentionSpec) -> Vec<u32> {
     let lens = match p.lens {
@@ -145,6 +149,8 @@ pub(super) fn splits(caps: &Caps, p: &AttentionSpec, tile: u32, block: u32) -> u
 pub(super) struct Main {
     pub(super) name: &'static str,
     pub(super) shader: &'static Shader,
+    /// Which operands have runs of eight numbers that are loaded at once, a bit each, if it asks.
+    pub(super) runs: u32,
     /// Constants from 32.
     pub(super) constants: Vec<u32>,
     pub(super) subgroup: Option<u32>,
@@ -164,7 +170,8 @@ pub(super) fn plan(
     main: Main,
 ) -> Result<Plan<Attention>> {
     let vulkan: &VulkanDevice = device.downcast_ref().expect("a device of this backend");
-    let all = constants(p);
+    let mut all = constants(p);
+    all[FLAGS] |= main.runs << RUNS_FROM;
     let build = |shader, own: &[u32], subgroup| Build { shader, constants: [&all, own].concat(), subgroup };
     let work = vulkan.function(&build(main.shader, &main.constants, main.subgroup))?;
     let parts = u64::from(p.batch) * u64::from(p.kv_heads) * rows(p);

@@ -91,6 +91,7 @@ impl Kernel<Attention> for Simt {
         let main = Main {
             name: self.name(),
             shader: &SHADER,
+            runs: 0,
             constants: vec![way.deep],
             subgroup: None,
             tile,

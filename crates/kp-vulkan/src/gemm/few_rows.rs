@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The kernel for few rows.
 pub(crate) struct FewRows;
 
-static SHADER: Shader = shader!("gemm", "few_rows");
+static SHADER: Shader = shader!("gemm", "few_rows", open 12 but [], and [12, 15, 32, 33, 34, 35]);
 
 /// Most rows: each is a sum for every column in every thread.
 const MOST_ROWS: u32 = 8;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The kernel that runs on every device.
 pub(crate) struct Rows;
 
-static SHADER: Shader = shader!("norm", "rows");
+static SHADER: Shader = shader!("norm", "rows", open 9 but [0, 7]);
 
 push! {
     /// Arguments of the shader.

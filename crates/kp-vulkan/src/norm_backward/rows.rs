@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The kernel that runs on every device.
 pub(crate) struct Rows;
 
-static ROWS: Shader = shader!("norm_backward", "rows");
+static ROWS: Shader = shader!("norm_backward", "rows", open 6 but [0]);
 
 push! {
     /// Arguments of `rows.comp`.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The kernel that runs on every device.
 pub(crate) struct Rows;
 
-static SHADER: Shader = shader!("softmax", "rows");
+static SHADER: Shader = shader!("softmax", "rows", open 6 but [0, 4]);
 
 push! {
     /// Arguments of the shader.
