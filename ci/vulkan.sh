@@ -67,4 +67,4 @@ conform --list | sed -n 's/: test$//p' | sed 's|#.*|#|; s|^\([^/]*/[^/]*/[^/ #]*
     sort -rn | cut -d ' ' -f 2- | xargs -P "$(nproc)" -L 1 bash -c 'chapter "$@"' chapter
 $KP_LAVAPIPE "$random" --list | sed -n 's/: test$//p' |
     GALLIVM_PERF=nopt xargs -P "$(nproc)" -n 1 $KP_LAVAPIPE "$random" --quiet --exact
-KP_VULKAN_VALIDATION=1 conform --test-threads "$(nproc)" vulkan/memory vulkan/queues vulkan/capture vulkan/threads
+GALLIVM_PERF=nopt KP_VULKAN_VALIDATION=1 conform --test-threads "$(nproc)" vulkan/memory vulkan/queues vulkan/capture vulkan/threads
