@@ -73,16 +73,29 @@ pub(crate) fn is_imitated() -> bool {
 /// Tiles that have a shape, as many as any product names. The fewer, the more of the processor's are left for those to come.
 const TILES: usize = 5;
 
-/// Tiles 0 to 4 of this thread, all of the full size, as long as it lives. There may be one at a time.
+/// Tiles of this thread that have a shape, as long as it lives. There may be one at a time.
 pub(crate) struct Tiles(PhantomData<*mut ()>);
 
 impl Tiles {
-    /// Shapes them alike; they hold zeros then.
+    /// Tiles 0 to 4, all of the full size; they hold zeros then.
     ///
     /// # Safety
     /// - [`features`] names `amx-tile`.
     /// - No other value of this type lives on this thread.
     pub(crate) unsafe fn new() -> Self {
+        // SAFETY: passed on.
+        unsafe { Self::shaped(&[(ROWS, ROW_BYTES); TILES]) }
+    }
+
+    /// The first tiles, of so many rows and bytes of a row.
+    ///
+    /// # Safety
+    /// As [`Self::new`].
+    ///
+    /// # Panics
+    /// If one has more than a tile has, or none.
+    pub(crate) unsafe fn shaped(shapes: &[(usize, usize)]) -> Self {
+        assert!(shapes.iter().all(|(rows, bytes)| (1..=ROWS).contains(rows) && (1..=ROW_BYTES).contains(bytes)));
         #[cfg(test)]
         if is_imitated() {
             return Self(PhantomData);
@@ -92,9 +105,9 @@ impl Tiles {
         struct Shape([u8; 64]);
         let mut shape = Shape([0; 64]);
         shape.0[0] = 1;
-        for tile in 0..TILES {
-            shape.0[16 + 2 * tile] = ROW_BYTES as u8;
-            shape.0[48 + tile] = ROWS as u8;
+        for (tile, &(rows, bytes)) in shapes.iter().enumerate() {
+            shape.0[16 + 2 * tile] = bytes as u8;
+            shape.0[48 + tile] = rows as u8;
         }
         // SAFETY: the processor has tiles, and the system keeps them for this process, says the caller.
         unsafe { asm!("ldtilecfg [{}]", in(reg) shape.0.as_ptr(), options(nostack, preserves_flags, readonly)) };

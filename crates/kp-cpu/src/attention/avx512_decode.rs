@@ -1,12 +1,13 @@
 //! [`super::decode`] by AVX-512.
 //!
 //! Variant 0 reads sixteen pages at a time, 1 takes rows as they lie and asks for them ahead, for processors that read one
-//! place as fast; 2 does so and multiplies pairs of bf16, where Q, K and V are exact in it.
+//! place as fast; 2 does so and multiplies pairs of bf16, where Q, K and V are exact in it; 3 multiplies these by tiles of AMX.
 
 use super::{
     decode::{self, By, Code, DECODE},
     paired::{self, UNIT},
     plan::{floors, readying},
+    tiled,
 };
 use crate::{
     caps, kernel,
@@ -28,7 +29,12 @@ impl Kernel<Attention> for Avx512Decode {
     }
 
     fn code(&self) -> u64 {
-        const { DECODE ^ source_hash(include_bytes!("avx512_decode.rs")) ^ source_hash(include_bytes!("paired.rs")) }
+        const {
+            DECODE
+                ^ source_hash(include_bytes!("avx512_decode.rs"))
+                ^ source_hash(include_bytes!("paired.rs"))
+                ^ source_hash(include_bytes!("tiled.rs")).rotate_left(5)
+        }
     }
 
     fn supports(&self, caps: &Caps, p: &AttentionProblem) -> Support {
@@ -38,46 +44,71 @@ impl Kernel<Attention> for Avx512Decode {
         if let Some(reason) = decode::refuses(p) {
             return Err(reason);
         }
-        Ok(if has_pairs(caps, p) { Variants::first(3) } else { Variants::first(2) })
+        Ok(match has_pairs(caps, p) {
+            true if has_tiles(caps, p) => Variants::first(4),
+            true => Variants::first(3),
+            false => Variants::first(2),
+        })
     }
 
     fn estimate(&self, caps: &Caps, p: &AttentionProblem, variant: Variant) -> Nanos {
         let (compute, memory) = floors(caps, p);
         // Each number meets so few others that taking it from memory shows most.
         let share = if in_turn(variant) == (caps.read_places <= 4) { 0.9 } else { 0.85 };
-        let rate = if by_pairs(variant) { caps::pairs_rate(caps) / caps.rates.get(DType::F32) } else { 1.0 };
+        let by = by(variant);
+        let rate = match by {
+            By::Pairs => caps::pairs_rate(caps) / caps.rates.get(DType::F32),
+            By::Tiles => TILES_RATE,
+            _ => 1.0,
+        };
         // Where both wait for memory, pairs leave more time for it.
         let share = if rate > 1.0 { share * 1.05 } else { share };
-        let widening = readying(caps, p, compute, cycles(p.kv.dtype, by_pairs(variant)));
+        let widening = readying(caps, p, compute, cycles(p.kv.dtype, by));
         let compute = compute.as_secs() * 2.0 / rate + widening;
         Nanos::from_secs(compute.max(memory.as_secs()) / share)
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
-        let by = if by_pairs(variant) { By::Pairs } else { By::Sixteen };
-        let code = Code { spec: *p.spec(), by, in_turn: in_turn(variant) };
+        let code = Code { spec: *p.spec(), by: by(variant), in_turn: in_turn(variant) };
         // SAFETY: `Code` computes what the spec says, from and to the operands the spec names.
         Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
     }
 }
 
 /// Cycles that a number of K or V takes to be widened, as measured on an Emerald Rapids core: bytes are looked up 64 at a time in pairs.
-fn cycles(dtype: DType, pairs: bool) -> f64 {
-    match dtype {
-        DType::E4m3 | DType::E5m2 if pairs => 0.25,
-        DType::E4m3 => 0.6,
-        DType::E5m2 => 0.3,
-        DType::Bf16 | DType::F16 if !pairs => 0.1,
+fn cycles(dtype: DType, by: By) -> f64 {
+    match (dtype, by) {
+        (DType::E4m3 | DType::E5m2, By::Pairs) => 0.25,
+        (DType::E4m3 | DType::E5m2, By::Tiles) => 0.18,
+        (DType::E4m3, _) => 0.6,
+        (DType::E5m2, _) => 0.3,
+        (DType::Bf16, By::Tiles) => 0.27,
+        (DType::Bf16, By::Pairs) => 0.0,
+        (DType::Bf16 | DType::F16, _) => 0.1,
         _ => 0.0,
     }
 }
+
+/// How much less of the time that multiply-adds of f32 take a row of the query takes by tiles, with its softmax, as measured there.
+const TILES_RATE: f64 = 1.6;
 
 fn in_turn(variant: Variant) -> bool {
     variant.0 > 0
 }
 
-fn by_pairs(variant: Variant) -> bool {
-    variant == Variant(2)
+fn by(variant: Variant) -> By {
+    match variant {
+        Variant(2) => By::Pairs,
+        Variant(3) => By::Tiles,
+        _ => By::Sixteen,
+    }
+}
+
+/// Whether a processor has tiles besides, heads are shared, since for a single row pairs are faster, and no larger than they are made for.
+fn has_tiles(caps: &Caps, p: &AttentionProblem) -> bool {
+    tiled::FEATURES.iter().all(|feature| caps.has(feature))
+        && (2..=tiled::MOST_ROWS).contains(&((p.q_heads / p.kv_heads.max(1)) as usize))
+        && [p.qk_dim, p.v_dim].iter().all(|&dim| dim as usize <= tiled::MOST_NUMBERS)
 }
 
 /// Whether a processor has what pairs take, and Q, K and V are exact in bf16 and of whole units.

@@ -20,8 +20,10 @@ use super::{
     product::LANES,
     sight::Tile,
     soften::base,
+    tiled,
 };
 use crate::{
+    amx::Tiles,
     kernel::{self, Output, input, optional},
     memory::{cut, numbers_mut},
     numbers,
@@ -47,7 +49,8 @@ pub(super) const DECODE: u64 = SOURCES
     ^ source_hash(include_bytes!("fours.rs")).rotate_left(1)
     ^ source_hash(include_bytes!("widened.rs")).rotate_left(2)
     ^ source_hash(include_bytes!("order.rs")).rotate_left(3)
-    ^ source_hash(include_bytes!("ahead.rs")).rotate_left(4);
+    ^ source_hash(include_bytes!("ahead.rs")).rotate_left(4)
+    ^ source_hash(include_bytes!("meets.rs")).rotate_left(6);
 
 /// Bytes that the rows of a step have at most, of all heads that are read together.
 const STEP: usize = 32 << 10;
@@ -77,6 +80,15 @@ pub(super) enum By {
     Sixteen,
     /// Pairs of bf16; the processor has `paired::FEATURES`.
     Pairs,
+    /// The same by tiles; the processor has `tiled::FEATURES` besides.
+    Tiles,
+}
+
+impl By {
+    /// Whether Q and weights are rounded to bf16, and sums have an order of their own.
+    fn rounds(self) -> bool {
+        matches!(self, Self::Pairs | Self::Tiles)
+    }
 }
 
 /// Decoding, planned.
@@ -130,6 +142,7 @@ impl Launch<Attention> for Code {
 /// How the work is cut.
 #[derive(Clone, Copy)]
 struct Shape {
+    by: By,
     dims: Dims,
     /// Query heads to each head of K and V, and heads of K and V that are read together.
     group: usize,
@@ -144,8 +157,7 @@ impl Shape {
     fn new(Code { spec, by, in_turn }: &Code) -> Self {
         let (kv_heads, dims) = (spec.kv_heads as usize, Dims::new(spec));
         // In turn the rows of a step, and as many that were asked for, are what the first cache has room for.
-        let step_bits =
-            together(spec.kv.dtype, &dims, *by == By::Pairs) * spec.qk_dim as usize * spec.kv.dtype.bits() as usize;
+        let step_bits = together(spec.kv.dtype, &dims, *by) * spec.qk_dim as usize * spec.kv.dtype.bits() as usize;
         let most = if *in_turn { (8 * STEP / step_bits.max(1)).max(1) } else { kv_heads };
         let heads = match spec.layout {
             HeadLayout::Bshd => (1..=most.min(kv_heads)).rfind(|heads| kv_heads.is_multiple_of(*heads)).unwrap_or(1),
@@ -154,6 +166,7 @@ impl Shape {
         let sets = spec.batch as usize * kv_heads / heads.max(1);
         let chunks = (spec.kv_len as usize).div_ceil(CHUNK).max(1);
         Self {
+            by: *by,
             dims,
             group: (spec.q_heads / spec.kv_heads.max(1)) as usize,
             heads,
@@ -176,9 +189,17 @@ impl Shape {
         self.dims.qk_width.max(self.dims.v_width)
     }
 
+    /// Numbers of the room in which rows of K and V are made ready.
+    fn ready(&self) -> usize {
+        match self.by {
+            By::Tiles => tiled::room(self.heads, self.group, self.width()),
+            _ => FOUR * self.width(),
+        }
+    }
+
     /// Numbers of a [`Room`], and of a split's results: maximum, sum, and sums of values of each row.
     fn numbers(&self) -> [usize; 2] {
-        let room = self.rows() * (self.dims.qk_width + LD) + (FOUR + 1) * self.width();
+        let room = self.rows() * (self.dims.qk_width + LD) + self.ready() + self.width();
         [room, (2 * self.rows()).next_multiple_of(LANES) + self.rows() * self.dims.v_width]
     }
 
@@ -188,8 +209,8 @@ impl Shape {
     }
 }
 
-/// What a thread needs: rows of Q times their scale, a chunk's scores of each, bytes for four rows of K or V as numbers, and
-/// for one of zeros.
+/// What a thread needs: rows of Q times their scale, a chunk's scores of each, bytes for rows of K or V that are made
+/// ready, and for one of zeros.
 struct Room<'s> {
     q: &'s mut [f32],
     s: &'s mut [f32],
@@ -239,7 +260,7 @@ impl<I: Numbers> Work for Unit<'_, '_, '_, I> {
     #[inline(always)]
     fn run(self) {
         match self.round {
-            Round::Split => self.of.split::<I, false>(self.index, self.room),
+            Round::Split => self.of.split::<I, false>(self.index, self.room, None),
             Round::Finish => self.of.finish(self.index, self.room),
         }
     }
@@ -258,7 +279,7 @@ impl Run<'_> {
             let mut room = Room {
                 q: cut(&mut rest, rows * dims.qk_width),
                 s: cut(&mut rest, rows * LD),
-                rows: cut(&mut rest, 4 * FOUR * self.shape.width()),
+                rows: cut(&mut rest, 4 * self.shape.ready()),
                 zeros: cut(&mut rest, 4 * self.shape.width()),
             };
             room.zeros.fill(0);
@@ -276,18 +297,24 @@ impl Run<'_> {
         match (self.by, round) {
             (By::Eight, _) => Avx2::run(Unit { of: self, round, index, room, isa: PhantomData::<fn() -> Avx2> }),
             // SAFETY: planned where the processor has the instructions.
-            (By::Pairs, Round::Split) => unsafe { self.split_by_pairs(index, room) },
+            (By::Pairs, Round::Split) => unsafe { self.split_by_pairs(index, room, None) },
+            (By::Tiles, Round::Split) => {
+                // SAFETY: as above, and there are no others on this thread until the end of the split.
+                let tiles = unsafe { tiled::tiles(self.shape.group) };
+                // SAFETY: as above.
+                unsafe { self.split_by_pairs(index, room, Some(&tiles)) };
+            }
             _ => Avx512::run(Unit { of: self, round, index, room, isa: PhantomData::<fn() -> Avx512> }),
         }
     }
 
-    /// Takes a split by pairs of bf16.
+    /// Takes a split by pairs of bf16, in tiles if there are any.
     ///
     /// # Safety
     /// The processor has the instructions.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,bmi2,f16c")]
-    unsafe fn split_by_pairs(&self, index: usize, room: &mut Room<'_>) {
-        self.split::<Avx512, true>(index, room);
+    unsafe fn split_by_pairs(&self, index: usize, room: &mut Room<'_>, tiles: Option<&Tiles>) {
+        self.split::<Avx512, true>(index, room, tiles);
     }
 
     /// What split `unit` found.
@@ -310,7 +337,7 @@ impl Run<'_> {
 
     /// Takes in the keys of a split.
     #[inline(always)]
-    fn split<I: Numbers, const PAIRS: bool>(&self, unit: usize, room: &mut Room<'_>) {
+    fn split<I: Numbers, const PAIRS: bool>(&self, unit: usize, room: &mut Room<'_>, tiles: Option<&Tiles>) {
         let Shape { heads, group, splits, dims, .. } = self.shape;
         // SAFETY: a unit comes once.
         let mut state = unsafe { self.state(unit) };
@@ -335,32 +362,35 @@ impl Run<'_> {
                 q.iter_mut().for_each(|x| *x *= self.inputs.scale);
             }
         }
+        if tiles.is_some() {
+            room.q.chunks_exact_mut(group * dims.qk_width).for_each(|q| tiled::arrange(q, group, room.s));
+        }
         for start in keys.clone().step_by(CHUNK) {
             let some = start..keys.end.min(start + CHUNK);
-            self.chunk::<I, PAIRS>(&tile, some, first_head, room, &mut state);
+            self.chunk::<I, PAIRS>((&tile, some), first_head, room, &mut state, tiles);
         }
     }
 
     #[inline(always)]
     fn chunk<I: Numbers, const PAIRS: bool>(
         &self,
-        tile: &Tile<'_>,
-        keys: Range<usize>,
+        (tile, keys): (&Tile<'_>, Range<usize>),
         first_head: usize,
         room: &mut Room<'_>,
         state: &mut State<'_>,
+        tiles: Option<&Tiles>,
     ) {
         let Shape { heads, group, dims, .. } = self.shape;
         let (k, v, start) = (&self.inputs.k, &self.inputs.v, keys.start);
         let order = if self.in_turn {
-            Order::in_turn(keys.len(), together(k.rows.dtype, &dims, PAIRS))
+            Order::in_turn(keys.len(), together(k.rows.dtype, &dims, self.by))
         } else {
             Order::of_pages(keys.len(), k.row_bytes())
         };
         let chunk = Chunk::new(tile, keys, [k, v], (first_head, heads, group), order, room.zeros);
         // Rounded numbers of Q are not multiplied by anything before they meet K.
         let factor = if PAIRS { self.inputs.scale } else { 1.0 };
-        chunk.scores::<I, PAIRS>(room.q, factor, room.rows, room.s);
+        chunk.scores::<I, PAIRS>((room.q, factor), room.rows, room.s, tiles);
         for (row, s) in room.s.as_chunks_mut::<LD>().0.iter_mut().enumerate() {
             let s = &mut s[..order.all()];
             self.shape::<I>(tile, &order, start, first_head * group + row, s);
@@ -375,7 +405,7 @@ impl Run<'_> {
                 state.acc[row * dims.v_width..][..dims.v_width].iter_mut().for_each(|x| *x *= shrink);
             }
         }
-        chunk.add_values::<I, PAIRS>(room.s, room.rows, state.acc);
+        chunk.add_values::<I, PAIRS>(room.s, room.rows, state.acc, tiles);
     }
 
     /// Turns a row's products into scores: capped, by distance, −∞ where there is no key.
@@ -420,7 +450,7 @@ impl Run<'_> {
                 sum += state.sum[row] * share;
                 out.iter_mut().zip(&state.acc[row * dims.v_width..]).for_each(|(out, &x)| *out += x * share);
             }
-            if self.by == By::Pairs {
+            if self.by.rounds() {
                 settle(&self.inputs.v, out);
             }
             let query = tile.sequence.query(0);

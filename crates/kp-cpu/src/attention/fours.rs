@@ -1,16 +1,20 @@
-//! The rows of K and V of some keys, four at a time: in which order, and how they meet the rows of a query.
+//! The rows of K and V of some keys, four at a time: in which order, and by what they meet the rows of a query.
 
 use super::{
     ahead::{Ahead, Lines},
+    decode::By,
+    meets::{Adds, Dots, Meets, Takes},
     order::Order,
     paired::{Bf16Pairs, E4m3Pairs, E5m2Pairs, Paired},
     places::{Dims, Source},
     product::LANES,
     sight::Tile,
+    tiled,
     turn::Turns,
     widened::{Bf16s, E4m3s, E5m2s, F16s, F32s, Widened},
 };
 use crate::{
+    amx::Tiles,
     caps,
     memory::numbers_mut,
     numbers,
@@ -30,9 +34,6 @@ pub(super) const FOUR: usize = 4;
 pub(super) const TWO: usize = 2;
 pub(super) const EIGHT: usize = 8;
 
-/// Rows of the query that meet them in registers.
-const TOGETHER: usize = 4;
-
 /// How far ahead of a step the first cache is asked for memory, in bytes: 8 to 32 kilobytes are alike on Zen 5, one is too little.
 const AHEAD: usize = 8 << 10;
 
@@ -49,9 +50,9 @@ pub(super) struct Chunk<'c, 'a> {
     k: &'c Source<'a>,
     v: &'c Source<'a>,
     first_head: usize,
-    heads: usize,
+    pub(super) heads: usize,
     /// Rows of the query for each of them.
-    group: usize,
+    pub(super) group: usize,
     order: Order,
     /// Where the first head's rows begin, in the order in which they are read: those of K, of V, and the next few of K. Each
     /// is followed by those of the other heads.
@@ -100,7 +101,7 @@ impl<'r, const N: usize> Few<'r, N> {
     }
 
     /// Where the first one begins.
-    fn first(&self) -> *const u8 {
+    pub(super) fn first(&self) -> *const u8 {
         self.at[0].wrapping_add(self.after)
     }
 
@@ -128,17 +129,6 @@ pub(super) trait Numbers: Turns<f32> + Widen {}
 
 impl<I: Turns<f32> + Widen> Numbers for I {}
 
-/// How rows of K or V of a type, `N` of them at a time, a multiple of [`FOUR`], meet those of a query.
-pub(super) trait Meets {
-    /// Products of rows of Q, one after the other, with rows of K: to the front of `s` and each multiple of [`LD`]. As many
-    /// lines are asked for as are read, a few at a time.
-    fn dots<const ROWS: usize, const N: usize>(q: &[f32], k: &Few<'_, N>, s: &mut [f32], soon: Lines);
-
-    /// Adds rows of V times their weights, from `place` on of each row of weights, to rows of sums; lines are asked for as
-    /// there.
-    fn add<const ROWS: usize, const N: usize>(s: &[f32], place: usize, v: &Few<'_, N>, acc: &mut [f32], soon: Lines);
-}
-
 /// Runs `$body` with the codes that are widened to be numbers of a source, and whether rows are whole units; where they are
 /// not, they are read as numbers first.
 macro_rules! as_numbers {
@@ -162,12 +152,12 @@ macro_rules! as_numbers {
     }};
 }
 
-/// The same in pairs of bf16, for the types that there are.
+/// The same with the codes that are pairs of bf16 in registers, for the types that there are.
 macro_rules! as_pairs {
-    ($dtype:expr, $Rows:ident => $body:expr) => {{
+    ($dtype:expr, $Codes:ident => $body:expr) => {{
         macro_rules! of {
             ($codes:ident) => {{
-                type $Rows = Paired<$codes>;
+                type $Codes = $codes;
                 $body
             }};
         }
@@ -184,9 +174,10 @@ macro_rules! as_pairs {
 /// as many tokens, should take little of the first cache: f32 of 16 heads of 128 is read faster by two than by four, bf16 by
 /// four than by eight. Where the second cache is asked it is not in the way: on Zen 4 heads that are shared are read faster by
 /// four.
-pub(super) fn together(dtype: DType, dims: &Dims, pairs: bool) -> usize {
+pub(super) fn together(dtype: DType, dims: &Dims, by: By) -> usize {
     match dtype {
-        _ if pairs => as_pairs!(dtype, Rows => Rows::TOGETHER),
+        _ if by == By::Tiles => tiled::KEYS,
+        _ if by == By::Pairs => as_pairs!(dtype, Codes => Paired::<Codes>::TOGETHER),
         DType::F32 if dims.qk == dims.qk_width && dims.v == dims.v_width && !caps::streams_by_second_cache() => TWO,
         _ => FOUR,
     }
@@ -211,7 +202,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
         let any = [k, v].map(|source| source.of_heads(tile.sequence.key(keys.start), first_head, heads).as_ptr());
         let mut rows = [any[0]; 2 * CHUNK + AHEAD_ROWS];
         rows[values..2 * values].fill(any[1]);
-        let (in_turn, asks) = (Order::in_turn(next.len(), order.wide), order.wide < LANES);
+        let (in_turn, asks) = (Order::in_turn(next.len(), order.wide), order.asks);
         for (source, keys, order, begin) in
             [(k, keys.clone(), &order, 0), (v, keys.clone(), &order, values), (k, next, &in_turn, 2 * values)]
         {
@@ -232,9 +223,18 @@ impl<'c, 'a> Chunk<'c, 'a> {
 
     /// Products of rows of Q with those of K times a factor, a chunk's places for each; `PAIRS`: Q is as [`arrange`] leaves it.
     #[inline(always)]
-    pub(super) fn scores<I: Numbers, const PAIRS: bool>(&self, q: &[f32], factor: f32, room: &mut [u8], s: &mut [f32]) {
+    pub(super) fn scores<I: Numbers, const PAIRS: bool>(
+        &self,
+        (q, factor): (&[f32], f32),
+        room: &mut [u8],
+        s: &mut [f32],
+        tiles: Option<&Tiles>,
+    ) {
         if PAIRS {
-            as_pairs!(self.k.rows.dtype, Rows => self.scores_by::<Rows, true, { Rows::TOGETHER }>(q, room, s));
+            as_pairs!(self.k.rows.dtype, Codes => match tiles {
+                Some(tiles) => tiled::scores::<Codes>(self, q, room, s, tiles),
+                None => self.scores_by::<Paired<Codes>, true, { Paired::<Codes>::TOGETHER }>(q, room, s),
+            });
         } else {
             match self.order.wide {
                 TWO => I::run(Meeting::<Widened<I, F32s>, true, TWO, false>::new(self, room, q, s)),
@@ -248,14 +248,23 @@ impl<'c, 'a> Chunk<'c, 'a> {
 
     /// Adds rows of V, times what `s` has at their places, to sums; `PAIRS`: those are as [`settle`] takes them.
     #[inline(always)]
-    pub(super) fn add_values<I: Numbers, const PAIRS: bool>(&self, s: &mut [f32], room: &mut [u8], acc: &mut [f32]) {
+    pub(super) fn add_values<I: Numbers, const PAIRS: bool>(
+        &self,
+        s: &mut [f32],
+        room: &mut [u8],
+        acc: &mut [f32],
+        tiles: Option<&Tiles>,
+    ) {
         self.scale::<I>(self.v, 1.0, s);
         if PAIRS {
-            as_pairs!(self.v.rows.dtype, Rows => {
+            as_pairs!(self.v.rows.dtype, Codes => {
                 for s in s.as_chunks_mut::<LD>().0 {
-                    Rows::pack(s);
+                    Paired::<Codes>::pack(s);
                 }
-                self.add_values_by::<Rows, true, { Rows::TOGETHER }>(s, room, acc);
+                match tiles {
+                    Some(tiles) => tiled::add_values::<Codes>(self, s, room, acc, tiles),
+                    None => self.add_values_by::<Paired<Codes>, true, { Paired::<Codes>::TOGETHER }>(s, room, acc),
+                }
             });
         } else {
             match self.order.wide {
@@ -270,60 +279,51 @@ impl<'c, 'a> Chunk<'c, 'a> {
     #[inline(always)]
     fn scores_by<M: Meets, const LIE: bool, const N: usize>(&self, q: &[f32], room: &mut [u8], s: &mut [f32]) {
         let (group, width) = (self.group, self.k.rows.dim.next_multiple_of(LANES));
-        let mut soon = self.soon(0, [self.k_bytes[1], self.v_bytes[1]]);
-        for step in 0..self.order.steps() {
-            for head in 0..self.heads {
-                let (q, s) = (&q[head * group * width..], &mut s[head * group * LD..]);
-                for place in self.order.places(step).step_by(N) {
-                    let mut own = [std::ptr::null(); N];
-                    let k = self.few::<LIE, N>((self.k, self.k_bytes), (place, head), room, &mut own);
-                    let (mut lines, mut row) = (Self::next::<LIE, N>(&mut soon, self.k_bytes[1], &k), 0);
-                    while row < group {
-                        let (q, s) = (&q[row * width..], &mut s[row * LD + place..]);
-                        row += if row + TOGETHER <= group {
-                            M::dots::<TOGETHER, N>(q, &k, s, lines);
-                            TOGETHER
-                        } else {
-                            M::dots::<1, N>(q, &k, s, lines);
-                            1
-                        };
-                        lines = Lines::none(k.first());
-                    }
-                }
-            }
-        }
+        self.each::<LIE, false, N>(room, Dots { q, s, group, width, by: PhantomData::<fn() -> M> });
     }
 
     #[inline(always)]
     fn add_values_by<M: Meets, const LIE: bool, const N: usize>(&self, s: &[f32], room: &mut [u8], acc: &mut [f32]) {
         let (group, width) = (self.group, self.v.rows.dim.next_multiple_of(LANES));
-        let mut soon = self.soon(self.values, [self.v_bytes[1], self.k_bytes[1]]);
+        self.each::<LIE, true, N>(room, Adds { s, acc, group, width, by: PhantomData::<fn() -> M> });
+    }
+
+    /// Gives `takes` rows of K where they lie, `N` keys of a head at a time.
+    #[inline(always)]
+    pub(super) fn each_key<const N: usize>(&self, takes: impl Takes<N>) {
+        self.each::<true, false, N>(&mut [], takes);
+    }
+
+    /// The same with rows of V, which are zeros where there is no key.
+    #[inline(always)]
+    pub(super) fn each_value<const N: usize>(&self, takes: impl Takes<N>) {
+        self.each::<true, true, N>(&mut [], takes);
+    }
+
+    /// Either, of rows where they lie or as numbers in `room`.
+    #[inline(always)]
+    fn each<const LIE: bool, const VALUES: bool, const N: usize>(&self, room: &mut [u8], mut takes: impl Takes<N>) {
+        let (source, bytes, begin, then) = match VALUES {
+            false => (self.k, self.k_bytes, 0, self.v_bytes),
+            true => (self.v, self.v_bytes, self.values, self.k_bytes),
+        };
+        let mut soon = self.soon(begin, [bytes[1], then[1]]);
         for step in 0..self.order.steps() {
             for head in 0..self.heads {
-                let (s, acc) = (&s[head * group * LD..], &mut acc[head * group * width..]);
                 for place in self.order.places(step).step_by(N) {
                     let (mut own, mut some) = ([std::ptr::null(); N], [std::ptr::null(); N]);
-                    let mut v = self.few::<LIE, N>((self.v, self.v_bytes), (self.values + place, head), room, &mut own);
+                    let mut rows = self.few::<LIE, N>((source, bytes), (begin + place, head), room, &mut own);
                     let count = self.order.count(place);
-                    if count < N {
+                    if VALUES && count < N {
                         // A weight of 0 would not take away what is infinite.
-                        v = v.only(count, self.zeros, &mut some);
+                        rows = rows.only(count, self.zeros, &mut some);
                     }
-                    let (mut lines, mut row) = (Self::next::<LIE, N>(&mut soon, self.v_bytes[1], &v), 0);
-                    while row < group {
-                        let (s, acc) = (&s[row * LD..], &mut acc[row * width..]);
-                        row += if row + TOGETHER <= group {
-                            M::add::<TOGETHER, N>(s, place, &v, acc, lines);
-                            TOGETHER
-                        } else {
-                            M::add::<1, N>(s, place, &v, acc, lines);
-                            1
-                        };
-                        lines = Lines::none(v.first());
-                    }
+                    let lines = Self::next::<LIE, N>(&mut soon, bytes[1], &rows);
+                    takes.take(head, place, &rows, lines);
                 }
             }
         }
+        takes.end();
     }
 
     /// What is read a while after rows from place `begin` on: some of the same operand, whose rows have so many bytes, then
@@ -440,11 +440,11 @@ impl<M: Meets, const LIE: bool, const N: usize, const ADDS: bool> Work for Meeti
 /// Makes numbers of rows of Q what pairs of K meet, in their place.
 #[inline(always)]
 pub(super) fn arrange(k: &Source<'_>, q: &mut [f32]) {
-    as_pairs!(k.rows.dtype, Rows => Rows::arrange(q));
+    as_pairs!(k.rows.dtype, Codes => Paired::<Codes>::arrange(q));
 }
 
 /// Brings sums of values that were made in pairs into their order.
 #[inline(always)]
 pub(super) fn settle(v: &Source<'_>, acc: &mut [f32]) {
-    as_pairs!(v.rows.dtype, Rows => Rows::settle(acc));
+    as_pairs!(v.rows.dtype, Codes => Paired::<Codes>::settle(acc));
 }

@@ -24,6 +24,8 @@ mod fours;
 mod held;
 pub(crate) mod machine;
 #[cfg(target_arch = "x86_64")]
+mod meets;
+#[cfg(target_arch = "x86_64")]
 mod order;
 #[cfg(target_arch = "x86_64")]
 mod paired;
@@ -40,6 +42,8 @@ pub(crate) mod soften;
 pub(crate) mod soon;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 pub(crate) mod turn;
 #[cfg(target_arch = "x86_64")]
 mod weights;

@@ -13,16 +13,19 @@ pub(super) struct Order {
     /// Keys of a step: some in turn; or sixteen, as far apart as they can be.
     pub(super) wide: usize,
     apart: usize,
+    /// Whether memory is asked for ahead.
+    pub(super) asks: bool,
 }
 
 impl Order {
     pub(super) fn in_turn(keys: usize, wide: usize) -> Self {
-        Self { keys, wide, apart: 1 }
+        Self { keys, wide, apart: 1, asks: true }
     }
 
     /// Rows of a page or more are of sixteen pages as they come.
     pub(super) fn of_pages(keys: usize, row_bytes: usize) -> Self {
-        Self { keys, wide: LANES, apart: if row_bytes < PAGE { keys.div_ceil(LANES) } else { 1 } }
+        let apart = if row_bytes < PAGE { keys.div_ceil(LANES) } else { 1 };
+        Self { keys, wide: LANES, apart, asks: false }
     }
 
     pub(super) fn steps(&self) -> usize {

@@ -11,7 +11,8 @@
 
 use super::{
     ahead::Lines,
-    fours::{CHUNK, EIGHT, FOUR, Few, LD, Meets},
+    fours::{CHUNK, EIGHT, FOUR, Few, LD},
+    meets::Meets,
     product::LANES,
     turn::Turns,
 };

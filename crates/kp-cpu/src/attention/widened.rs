@@ -2,7 +2,8 @@
 
 use super::{
     ahead::Lines,
-    fours::{FOUR, Few, LD, Meets, Numbers, TWO},
+    fours::{FOUR, Few, LD, Numbers, TWO},
+    meets::Meets,
     product::LANES,
 };
 use crate::{memory::LINE, simd::widen::Widen};
