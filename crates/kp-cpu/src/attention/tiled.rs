@@ -67,10 +67,8 @@ pub(super) unsafe fn tiles(rows: usize) -> Tiles {
 /// Makes rounded rows of Q of a head, as [`Paired::arrange`](super::paired::Paired::arrange) leaves them, right tiles one after the other.
 pub(super) fn arrange(q: &mut [f32], rows: usize, spare: &mut [f32]) {
     let (width, all) = (q.len() / rows, q.len() / 2);
-    for (word, line) in spare[..all].chunks_exact_mut(rows).enumerate() {
-        for (row, out) in line.iter_mut().enumerate() {
-            *out = q[row * width + word];
-        }
+    for (row, q) in q.chunks_exact(width).enumerate() {
+        spare[row..all].iter_mut().step_by(rows).zip(q).for_each(|(out, &word)| *out = word);
     }
     q[..all].copy_from_slice(&spare[..all]);
 }
