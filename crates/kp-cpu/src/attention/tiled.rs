@@ -37,8 +37,10 @@ pub(super) const FEATURES: [&str; 2] = ["amx-tile", "amx-bf16"];
 /// twice as often, which takes as long as multiplying.
 pub(super) const KEYS: usize = 2 * ROWS;
 
-/// Rows of a query that a head of keys has, at most, and numbers of a row.
+/// Rows of a query that a head of keys has, at most.
 pub(super) const MOST_ROWS: usize = ROWS;
+
+/// Numbers of a row, at most: the room of a row's scores takes half of one while Q is arranged.
 pub(super) const MOST_NUMBERS: usize = 2 * LD;
 
 /// Numbers of a step of scores, lines of a tile of values, and tiles of a unit.
@@ -183,7 +185,7 @@ impl<C: Coded> Takes<KEYS> for Values<'_, C> {
 /// A line of a tile.
 type TileLine = [u8; ROW_BYTES];
 
-/// Two places for rows of a head by turns: what was just stored cannot be loaded by tiles yet, so rows wait until the next ones are ready.
+/// Two places for rows of a head by turns: rows wait until the next ones are ready, since tiles would wait for what was just stored.
 struct Ready<'r> {
     places: [&'r mut [TileLine]; 2],
     last: usize,
@@ -265,45 +267,34 @@ fn multiply(left: &[TileLine], right: &[f32], made: &mut [f32], group: usize, _:
         }
         return;
     }
-    // SAFETY: tiles have their shape, since there is a value that says so, and as much memory is there.
-    unsafe {
-        asm!(
-            "3:",
-            "tilezero tmm0",
-            "mov {k}, {left}",
-            "mov {q}, {right}",
-            "mov {n}, {steps}",
-            "2:",
-            "tileloadd tmm1, [{q} + {right_ld}]",
-            "tileloadd tmm2, [{k} + {left_ld}]",
-            "tdpbf16ps tmm0, tmm2, tmm1",
-            "add {k}, {bytes}",
-            "add {q}, {step}",
-            "dec {n}",
-            "jnz 2b",
-            "tilestored [{made} + {made_ld}], tmm0",
-            "add {left}, {half}",
-            "add {made}, {made_half}",
-            "dec {halves}",
-            "jnz 3b",
-            left = inout(reg) left.as_ptr() => _,
-            left_ld = in(reg) steps * ROW_BYTES,
-            half = in(reg) ROWS * steps * ROW_BYTES,
-            right = in(reg) right.as_ptr(),
-            right_ld = in(reg) 4 * group,
-            step = in(reg) 4 * group * STEP / 2,
-            steps = in(reg) steps,
-            made = inout(reg) made.as_mut_ptr() => _,
-            made_ld = in(reg) 4 * group.next_power_of_two(),
-            made_half = in(reg) 4 * ROWS * group.next_power_of_two(),
-            halves = inout(reg) KEYS / ROWS => _,
-            k = out(reg) _,
-            q = out(reg) _,
-            n = out(reg) _,
-            bytes = const ROW_BYTES,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _,
-            options(nostack),
-        );
+    let right = right.as_ptr();
+    for (left, made) in left.chunks_exact(ROWS * steps).zip(made.chunks_exact_mut(ROWS * group.next_power_of_two())) {
+        // SAFETY: tiles have their shape, since there is a value that says so, and as much memory is there.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "2:",
+                "tileloadd tmm1, [{right} + {right_ld}]",
+                "tileloadd tmm2, [{left} + {left_ld}]",
+                "tdpbf16ps tmm0, tmm2, tmm1",
+                "add {left}, {bytes}",
+                "add {right}, {step}",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{made} + {made_ld}], tmm0",
+                left = inout(reg) left.as_ptr() => _,
+                left_ld = in(reg) steps * ROW_BYTES,
+                right = inout(reg) right => _,
+                right_ld = in(reg) 4 * group,
+                step = in(reg) 4 * group * STEP / 2,
+                steps = inout(reg) steps => _,
+                made = in(reg) made.as_mut_ptr(),
+                made_ld = in(reg) 4 * group.next_power_of_two(),
+                bytes = const ROW_BYTES,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _,
+                options(nostack),
+            );
+        }
     }
 }
 
