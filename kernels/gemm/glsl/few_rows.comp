@@ -18,17 +18,20 @@
 #include "gemm/glsl/weights.glsl"
 #include "common/glsl/runs.glsl"
 
+#ifdef OPEN
+#define ROWS numbers[12]
+const uint MOST_ROWS = 8u;
+#else
+layout(constant_id = 12) const uint ROWS = 1u;
+const uint MOST_ROWS = ROWS;
+#endif
 layout(constant_id = 13) const uint COLS = 4u;
 layout(constant_id = 14) const uint THREADS = 128u;
 layout(local_size_x_id = 14) in;
 // Bits: runs of A, of B at once, pieces of B at once.
 #ifdef OPEN
-#define ROWS numbers[12]
 #define RUNS numbers[13]
-const uint MOST_ROWS = 8u;
 #else
-layout(constant_id = 12) const uint ROWS = 1u;
-const uint MOST_ROWS = ROWS;
 layout(constant_id = 15) const uint RUNS = 0u;
 #endif
 layout(constant_id = 16) const uint STEPS = 1u;

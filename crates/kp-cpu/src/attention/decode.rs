@@ -296,13 +296,11 @@ impl Run<'_> {
     fn unit(&self, round: Round, index: usize, room: &mut Room<'_>) {
         match (self.by, round) {
             (By::Eight, _) => Avx2::run(Unit { of: self, round, index, room, isa: PhantomData::<fn() -> Avx2> }),
-            // SAFETY: planned where the processor has the instructions.
-            (By::Pairs, Round::Split) => unsafe { self.split_by_pairs(index, room, None) },
-            (By::Tiles, Round::Split) => {
-                // SAFETY: as above, and there are no others on this thread until the end of the split.
-                let tiles = unsafe { tiled::tiles(self.shape.group) };
-                // SAFETY: as above.
-                unsafe { self.split_by_pairs(index, room, Some(&tiles)) };
+            (By::Pairs | By::Tiles, Round::Split) => {
+                // SAFETY: planned where the processor has them, and there are no others on this thread until the end of the split.
+                let tiles = (self.by == By::Tiles).then(|| unsafe { tiled::tiles(self.shape.group) });
+                // SAFETY: planned where the processor has the instructions.
+                unsafe { self.split_by_pairs(index, room, tiles.as_ref()) };
             }
             _ => Avx512::run(Unit { of: self, round, index, room, isa: PhantomData::<fn() -> Avx512> }),
         }

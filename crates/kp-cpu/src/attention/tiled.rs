@@ -79,9 +79,9 @@ pub(super) fn arrange(q: &mut [f32], rows: usize, spare: &mut [f32]) {
 #[inline(always)]
 pub(super) fn scores<C: Coded>(chunk: &Chunk<'_, '_>, q: &[f32], room: &mut [u8], s: &mut [f32], tiles: &Tiles) {
     let (group, heads) = (chunk.group, chunk.heads);
-    let (ready, made) = Ready::of(room, q.len() / (heads * group));
+    let (places, made) = places(room, q.len() / (heads * group));
     let made = &mut made[..heads * KEYS * group.next_power_of_two()];
-    chunk.each_key::<KEYS>(Scores { q, s, ready, made, group, heads, tiles, codes: PhantomData::<fn() -> C> });
+    chunk.each_key::<KEYS>(InTurn::<C, _>::new(places, Scores { q, s, made, group, heads, tiles }));
 }
 
 /// Adds a chunk's rows of V times their weights, rows of them packed by [`Paired::pack`](super::paired::Paired::pack), to sums.
@@ -89,31 +89,90 @@ pub(super) fn scores<C: Coded>(chunk: &Chunk<'_, '_>, q: &[f32], room: &mut [u8]
 pub(super) fn add_values<C: Coded>(chunk: &Chunk<'_, '_>, s: &[f32], room: &mut [u8], acc: &mut [f32], tiles: &Tiles) {
     let group = chunk.group;
     let width = acc.len() / (chunk.heads * group);
-    let (ready, _) = Ready::of(room, width);
-    chunk.each_value::<KEYS>(Values { s, acc, ready, group, width, tiles, codes: PhantomData::<fn() -> C> });
+    let (places, _) = places(room, width);
+    chunk.each_value::<KEYS>(InTurn::<C, _>::new(places, Values { s, acc, group, width, tiles }));
+}
+
+/// A line of a tile.
+type TileLine = [u8; ROW_BYTES];
+
+/// Two places for rows of a head of `width` numbers that are made ready, and what is left of room.
+#[inline(always)]
+fn places(room: &mut [u8], width: usize) -> ([&mut [TileLine]; 2], &mut [f32]) {
+    let lines = KEYS * width / STEP;
+    let (places, rest) = room.split_at_mut(2 * lines * ROW_BYTES);
+    let (first, second) = places.as_chunks_mut().0.split_at_mut(lines);
+    ([first, second], numbers_mut(rest))
+}
+
+/// What becomes of rows of a head.
+trait Multiplies {
+    /// Makes rows ready.
+    fn widen<C: Coded>(rows: &Few<'_, KEYS>, lines: &mut [TileLine], soon: Lines);
+
+    /// Multiplies those of the keys from a place on.
+    fn multiply(&mut self, head: usize, place: usize, lines: &[TileLine]);
+}
+
+/// Multiplies rows of a head when the next ones are ready, in the other of two places: tiles would wait for what was just stored.
+struct InTurn<'m, C, M> {
+    places: [&'m mut [TileLine]; 2],
+    last: usize,
+    /// The head and the place of the keys whose rows wait in the last one.
+    waiting: Option<(usize, usize)>,
+    work: M,
+    codes: PhantomData<fn() -> C>,
+}
+
+impl<'m, C, M: Multiplies> InTurn<'m, C, M> {
+    #[inline(always)]
+    fn new(places: [&'m mut [TileLine]; 2], work: M) -> Self {
+        Self { places, last: 0, waiting: None, work, codes: PhantomData }
+    }
+}
+
+impl<C: Coded, M: Multiplies> Takes<KEYS> for InTurn<'_, C, M> {
+    #[inline(always)]
+    fn take(&mut self, head: usize, place: usize, rows: &Few<'_, KEYS>, soon: Lines) {
+        let before = self.last;
+        self.last = 1 - before;
+        M::widen::<C>(rows, self.places[self.last], soon);
+        if let Some((head, place)) = self.waiting.replace((head, place)) {
+            self.work.multiply(head, place, self.places[before]);
+        }
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        if let Some((head, place)) = self.waiting {
+            self.work.multiply(head, place, self.places[self.last]);
+        }
+    }
 }
 
 /// Rows of K that meet those of Q.
-struct Scores<'m, C> {
+struct Scores<'m> {
     q: &'m [f32],
     s: &'m mut [f32],
-    ready: Ready<'m>,
     /// Scores of a step's keys, of each head.
     made: &'m mut [f32],
     group: usize,
     heads: usize,
     tiles: &'m Tiles,
-    codes: PhantomData<fn() -> C>,
 }
 
-impl<C> Scores<'_, C> {
-    /// Multiplies those of a head, and turns the scores of all heads after the last one's.
+impl Multiplies for Scores<'_> {
     #[inline(always)]
-    fn multiply(&mut self, (head, place): (usize, usize), lines: usize) {
+    fn widen<C: Coded>(k: &Few<'_, KEYS>, lines: &mut [TileLine], soon: Lines) {
+        widen_keys::<C>(k, lines, soon);
+    }
+
+    /// Turns the scores of all heads after the last one's.
+    #[inline(always)]
+    fn multiply(&mut self, head: usize, place: usize, lines: &[TileLine]) {
         let (group, of_head) = (self.group, self.made.len() / self.heads);
         let q = &self.q[head * self.q.len() / self.heads..];
-        let made = &mut self.made[head * of_head..][..of_head];
-        multiply(self.ready.places[lines], q, made, group, self.tiles);
+        multiply(lines, q, &mut self.made[head * of_head..][..of_head], group, self.tiles);
         if head + 1 == self.heads {
             for (made, s) in self.made.chunks_exact(of_head).zip(self.s.chunks_exact_mut(group * LD)) {
                 let (upper, lower) = made.split_at(of_head / 2);
@@ -124,90 +183,26 @@ impl<C> Scores<'_, C> {
     }
 }
 
-impl<C: Coded> Takes<KEYS> for Scores<'_, C> {
-    #[inline(always)]
-    fn take(&mut self, head: usize, place: usize, k: &Few<'_, KEYS>, soon: Lines) {
-        let (lines, before) = self.ready.next((head, place));
-        widen_keys::<C>(k, self.ready.places[lines], soon);
-        if let Some(before) = before {
-            self.multiply(before, 1 - lines);
-        }
-    }
-
-    #[inline(always)]
-    fn end(&mut self) {
-        if let Some(last) = self.ready.waiting {
-            self.multiply(last, self.ready.last);
-        }
-    }
-}
-
 /// Rows of V that are added.
-struct Values<'m, C> {
+struct Values<'m> {
     s: &'m [f32],
     acc: &'m mut [f32],
-    ready: Ready<'m>,
     group: usize,
     width: usize,
     tiles: &'m Tiles,
-    codes: PhantomData<fn() -> C>,
 }
 
-impl<C> Values<'_, C> {
-    /// Adds those of a head.
+impl Multiplies for Values<'_> {
     #[inline(always)]
-    fn add(&mut self, (head, place): (usize, usize), lines: usize) {
+    fn widen<C: Coded>(v: &Few<'_, KEYS>, lines: &mut [TileLine], soon: Lines) {
+        widen_values::<C>(v, lines, soon);
+    }
+
+    #[inline(always)]
+    fn multiply(&mut self, head: usize, place: usize, lines: &[TileLine]) {
         let (group, width) = (self.group, self.width);
         let weights = &self.s[head * group * LD + place / 2..][..(group - 1) * LD + PAIRS];
-        let acc = &mut self.acc[head * group * width..][..group * width];
-        add(weights, self.ready.places[lines], group, acc, self.tiles);
-    }
-}
-
-impl<C: Coded> Takes<KEYS> for Values<'_, C> {
-    #[inline(always)]
-    fn take(&mut self, head: usize, place: usize, v: &Few<'_, KEYS>, soon: Lines) {
-        let (lines, before) = self.ready.next((head, place));
-        widen_values::<C>(v, self.ready.places[lines], soon);
-        if let Some(before) = before {
-            self.add(before, 1 - lines);
-        }
-    }
-
-    #[inline(always)]
-    fn end(&mut self) {
-        if let Some(last) = self.ready.waiting {
-            self.add(last, self.ready.last);
-        }
-    }
-}
-
-/// A line of a tile.
-type TileLine = [u8; ROW_BYTES];
-
-/// Two places for rows of a head by turns: rows wait until the next ones are ready, since tiles would wait for what was just stored.
-struct Ready<'r> {
-    places: [&'r mut [TileLine]; 2],
-    last: usize,
-    /// The head and the place of the keys that wait in the last one.
-    waiting: Option<(usize, usize)>,
-}
-
-impl<'r> Ready<'r> {
-    /// Those of rows of `width` numbers, and what is left of room.
-    #[inline(always)]
-    fn of(room: &'r mut [u8], width: usize) -> (Self, &'r mut [f32]) {
-        let lines = KEYS * width / STEP;
-        let (places, rest) = room.split_at_mut(2 * lines * ROW_BYTES);
-        let (first, second) = places.as_chunks_mut().0.split_at_mut(lines);
-        (Self { places: [first, second], last: 0, waiting: None }, numbers_mut(rest))
-    }
-
-    /// Where rows are to be made ready, and what waits in the other place.
-    #[inline(always)]
-    fn next(&mut self, whose: (usize, usize)) -> (usize, Option<(usize, usize)>) {
-        self.last = 1 - self.last;
-        (self.last, self.waiting.replace(whose))
+        add(weights, lines, group, &mut self.acc[head * group * width..][..group * width], self.tiles);
     }
 }
 

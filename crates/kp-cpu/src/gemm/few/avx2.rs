@@ -101,9 +101,9 @@ codes!(F32, Bf16, F16, I8, U8, E4m3, E5m2);
 /// If `a` or the lists do not cover the columns' steps.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn dots<T: Code, const R: usize, const C: usize>(a: &[f32], columns: &Columns<'_>, sums: &mut [f32]) {
-    // Whole floats have neither scales nor zero points.
-    let may = !matches!(T::KIND, Kind::F32 | Kind::Bf16 | Kind::F16);
-    if may && !(columns.scales.is_empty() && columns.zeros.is_empty()) {
+    // Floats of 16 bits and more have neither.
+    let may_have = !matches!(T::KIND, Kind::F32 | Kind::Bf16 | Kind::F16);
+    if may_have && !(columns.scales.is_empty() && columns.zeros.is_empty()) {
         dots_of::<T, R, C, true>(a, columns, sums);
     } else {
         dots_of::<T, R, C, false>(a, columns, sums);
