@@ -29,19 +29,14 @@ use crate::{
     numbers,
     rows::{largest, sum},
     simd::{Avx2, Avx512, Baseline, Isa, Work, arith::Arith},
-    threads,
+    threads::{self, Shares},
 };
 use kp_hal::{
     DType, Launch, Queue, Result, Unsupported,
     op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, HeadLayout, Mask, Overflow, Repro},
     source_hash,
 };
-use std::{
-    f64::consts::LOG2_E,
-    marker::PhantomData,
-    ops::Range,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::{f64::consts::LOG2_E, marker::PhantomData, ops::Range};
 
 /// Hash of the sources that its kernels share.
 pub(super) const DECODE: u64 = SOURCES
@@ -209,10 +204,11 @@ impl Shape {
     }
 }
 
-/// What a thread needs: rows of Q times their scale, a chunk's scores of each, bytes for rows of K or V that are made
-/// ready, and for one of zeros.
+/// What a thread needs: rows of Q times their scale and of which set of heads they are, a chunk's scores of each, bytes for rows of K
+/// or V that are made ready, and for one of zeros.
 struct Room<'s> {
     q: &'s mut [f32],
+    set: Option<usize>,
     s: &'s mut [f32],
     rows: &'s mut [u8],
     zeros: &'s mut [u8],
@@ -269,27 +265,24 @@ impl<I: Numbers> Work for Unit<'_, '_, '_, I> {
 impl Run<'_> {
     /// Runs the units of a round in parallel, each with a thread's room.
     fn each(&self, round: Round, units: usize) {
-        let next = AtomicUsize::new(0);
         let bytes = 4 * self.shape.numbers()[0];
-        threads::for_each(threads::count().min(units), |part| {
+        let parts = threads::count().min(units);
+        // Splits beside each other are one thread's: what it asks for ahead is of the next one.
+        let shares = Shares::new(units, parts, parts);
+        threads::for_each(parts, |part| {
             // SAFETY: rooms lie apart, and one thread has each.
             let mut rest = unsafe { self.scratch.part(part * bytes..(part + 1) * bytes) };
             let Shape { dims, .. } = self.shape;
             let rows = self.shape.rows();
             let mut room = Room {
                 q: cut(&mut rest, rows * dims.qk_width),
+                set: None,
                 s: cut(&mut rest, rows * LD),
                 rows: cut(&mut rest, 4 * self.shape.ready()),
                 zeros: cut(&mut rest, 4 * self.shape.width()),
             };
             room.zeros.fill(0);
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= units {
-                    return;
-                }
-                self.unit(round, index, &mut room);
-            }
+            shares.of(part).for_each(|index| self.unit(round, index, &mut room));
         });
     }
 
@@ -336,7 +329,7 @@ impl Run<'_> {
     /// Takes in the keys of a split.
     #[inline(always)]
     fn split<I: Numbers, const PAIRS: bool>(&self, unit: usize, room: &mut Room<'_>, tiles: Option<&Tiles>) {
-        let Shape { heads, group, splits, dims, .. } = self.shape;
+        let Shape { heads, splits, .. } = self.shape;
         // SAFETY: a unit comes once.
         let mut state = unsafe { self.state(unit) };
         state.max.fill(f32::NEG_INFINITY);
@@ -351,7 +344,25 @@ impl Run<'_> {
         if tile.rows == 0 || keys.is_empty() {
             return;
         }
-        let query = tile.sequence.query(0);
+        if room.set.replace(set) != Some(set) {
+            self.read_query::<I, PAIRS>(&tile, first_head, room, tiles);
+        }
+        for start in keys.clone().step_by(CHUNK) {
+            let some = start..keys.end.min(start + CHUNK);
+            self.chunk::<I, PAIRS>((&tile, some), first_head, room, &mut state, tiles);
+        }
+    }
+
+    /// Reads the rows of the query that a set of heads shares.
+    #[inline(always)]
+    fn read_query<I: Numbers, const PAIRS: bool>(
+        &self,
+        tile: &Tile<'_>,
+        first_head: usize,
+        room: &mut Room<'_>,
+        tiles: Option<&Tiles>,
+    ) {
+        let (Shape { group, dims, .. }, query) = (self.shape, tile.sequence.query(0));
         for (row, q) in room.q.chunks_exact_mut(dims.qk_width).enumerate() {
             self.inputs.q.read::<I, _>(query, first_head * group + row, q);
             if PAIRS {
@@ -362,10 +373,6 @@ impl Run<'_> {
         }
         if tiles.is_some() {
             room.q.chunks_exact_mut(group * dims.qk_width).for_each(|q| tiled::arrange(q, group, room.s));
-        }
-        for start in keys.clone().step_by(CHUNK) {
-            let some = start..keys.end.min(start + CHUNK);
-            self.chunk::<I, PAIRS>((&tile, some), first_head, room, &mut state, tiles);
         }
     }
 

@@ -34,14 +34,21 @@ pub(super) const FOUR: usize = 4;
 pub(super) const TWO: usize = 2;
 pub(super) const EIGHT: usize = 8;
 
-/// How far ahead of a step the first cache is asked for memory, in bytes: 8 to 32 kilobytes are alike on Zen 5, one is too little.
-const AHEAD: usize = 8 << 10;
-
-/// The same where the second is: on Zen 4 eight kilobytes are too little for heads that are shared.
-const FAR_AHEAD: usize = 64 << 10;
-
-/// The same in rows, at most.
+/// Rows that are asked for ahead, at most.
 const AHEAD_ROWS: usize = 128;
+
+/// How far ahead of a step memory is asked for, in bytes, and whether the second cache is asked: 8 to 32 kilobytes are alike on Zen 5, one
+/// is too little; on Zen 4 eight are too little for heads that are shared; Emerald Rapids took a seventh longer for 8 bits when it
+/// asked the first cache, and is slower by 16 or 64.
+fn ahead() -> (usize, bool) {
+    if caps::streams_by_second_cache() {
+        (64 << 10, true)
+    } else if caps::asks_first_cache() {
+        (8 << 10, false)
+    } else {
+        (32 << 10, true)
+    }
+}
 
 /// Some keys of a sequence, at most [`CHUNK`], in heads of K and V that are read together.
 pub(super) struct Chunk<'c, 'a> {
@@ -193,8 +200,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
         order: Order,
         zeros: &'c [u8],
     ) -> Self {
-        let second = caps::streams_by_second_cache();
-        let ahead = if second { FAR_AHEAD } else { AHEAD };
+        let (ahead, second) = ahead();
         let ahead =
             ahead.div_ceil((heads * k.bits(k.rows.dim) / 8).max(1)).next_multiple_of(order.wide).min(AHEAD_ROWS);
         let (values, next) = (order.end(), keys.end..tile.end.min(keys.end + ahead));
@@ -210,9 +216,9 @@ impl<'c, 'a> Chunk<'c, 'a> {
                 for i in 0..many {
                     let token = (token.0, token.1 + i);
                     rows[begin + order.place(at + i)] = source.of_heads(token, first_head, heads).as_ptr();
-                    if asks && source.scales_rows() {
-                        source.ask_for_scales(token, first_head, heads);
-                    }
+                }
+                if asks && source.scales_rows() {
+                    source.ask_for_scales(token, many, first_head, heads);
                 }
             }
         }

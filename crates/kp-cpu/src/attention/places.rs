@@ -178,12 +178,18 @@ impl<'a> Source<'a> {
         scales
     }
 
-    /// Asks for what scales the rows of a token in some heads.
+    /// Asks for what scales the rows of some tokens side by side in some heads.
     #[inline(always)]
-    pub(super) fn ask_for_scales(&self, (sequence, token): Token, head: usize, heads: usize) {
-        let first = 4 * ((sequence * self.len + token) * self.heads + head);
-        for at in (first..first + 4 * heads).step_by(LINE) {
-            prefetch::<2>(self.scales.as_ptr().wrapping_add(at));
+    pub(super) fn ask_for_scales(&self, (sequence, token): Token, many: usize, head: usize, heads: usize) {
+        // Lines are counted from that in which scales begin.
+        let (begin, mut asked) = (self.scales.as_ptr().addr() % LINE, 0);
+        for token in token..token + many {
+            let first = begin + 4 * ((sequence * self.len + token) * self.heads + head);
+            let end = (first + 4 * heads).div_ceil(LINE);
+            for line in asked.max(first / LINE)..end {
+                prefetch::<2>(self.scales.as_ptr().wrapping_sub(begin).wrapping_add(line * LINE));
+            }
+            asked = end;
         }
     }
 
