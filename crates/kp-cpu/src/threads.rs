@@ -133,7 +133,18 @@ impl Shares {
 
     /// The same of tasks that take so many multiply-adds in all: where these are few, no slot takes what is left of others.
     pub(crate) fn of_work(self, multiply_adds: u64) -> Self {
-        Self { helps: multiply_adds >= LONG, ..self }
+        self.helping(multiply_adds >= LONG)
+    }
+
+    /// The same where slots take what is left of others, or do not.
+    pub(crate) fn helping(self, helps: bool) -> Self {
+        Self { helps, ..self }
+    }
+
+    /// The task that follows one in its share.
+    pub(crate) fn after(&self, task: usize) -> Option<usize> {
+        let first = |share: usize| self.tasks * share / self.shares;
+        (task + 1 < self.tasks && (1..self.shares).all(|share| first(share) != task + 1)).then_some(task + 1)
     }
 
     /// The tasks of a slot, each of which is visited once.
@@ -360,6 +371,7 @@ mod tests {
             assert_eq!(seen, (0..tasks).collect::<Vec<_>>(), "{slots} slots, {shares} shares");
         }
         let halves = Shares::new(7, 2, 2);
+        assert_eq!([0, 2, 3, 6].map(|task| halves.after(task)), [Some(1), None, Some(4), None]);
         let (mut first, mut second) = (halves.of(0), halves.of(1));
         assert_eq!([first.next(), second.next(), first.next()], [Some(0), Some(3), Some(1)]);
         assert_eq!(second.chain(first).collect::<Vec<_>>(), [4, 5, 6, 2]);

@@ -13,7 +13,7 @@
 //! ```
 //! Some rows of A stay in L2 while the chunk's panels pass by; each panel, or what it is packed from, is asked for while the
 //! one before is in use.
-//! Chunks go to whichever thread is free, and no thread waits for another: each packs what it needs for itself, which
+//! A thread computes neighbouring chunks and then helps others, and none waits for another: each packs what it needs for itself, which
 //! costs a part in a few hundred of what it does with it. Operands become numbers when they are packed: f32, or f64 if
 //! they are f64; A with numbers in its rows is read where it lies, unless many panels meet rows far apart. Each element of D
 //! is the sum over blocks of k in order, each block summed in order: neither m, n, the chunk nor the thread changes its bits.
@@ -31,7 +31,7 @@ use crate::{
     memory::{Number, cut},
     numbers::Real,
     simd::{Work, vector::transpose::Transpose},
-    threads::{self, Deal},
+    threads::{self, Shares},
 };
 use std::{any::TypeId, marker::PhantomData, ops::Range};
 
@@ -48,6 +48,9 @@ const PACKED_LD: usize = RUN + 16;
 /// with AVX-512 1024 and 2048 columns take 2 to 5 % more on Sapphire Rapids, 4096 as long.
 const PANELS: usize = 64;
 const PAGE: usize = 4096;
+
+/// Multiply-adds from which on threads that are done help others.
+const LONG: u64 = 1 << 20;
 
 /// Scratch of one item: what each thread has for itself.
 #[derive(Clone, Copy, Debug)]
@@ -126,16 +129,20 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
         let lies = [whole.a.is_some(), whole.b.is_some()];
         let cuts = Cuts::of(&panels, item.rows, product.spec.k as usize, room.threads, lies);
         let slots = room.threads.min(cuts.chunks());
-        let deal = Deal::new(cuts.chunks(), slots, item.rows as u64 * product.spec.n as u64 * product.spec.k as u64);
+        let multiply_adds = item.rows as u64 * product.spec.n as u64 * product.spec.k as u64;
+        // A thread takes chunks beside each other, so that it knows what to ask for.
+        let shares = Shares::new(cuts.chunks(), slots, slots).helping(multiply_adds >= LONG);
         let scratch = Disjoint::of(&mut scratch[..room.bytes()]);
         threads::for_each(slots, |slot| {
             // SAFETY: a slot belongs to one thread.
             let mut rest = unsafe { scratch.part(slot * room.bytes..(slot + 1) * room.bytes) };
             let (a, b) = (cut::<R>(&mut rest, room.a), cut::<R>(&mut rest, room.b));
             let (sums, work) = (cut::<E>(&mut rest, room.sums), cut::<E>(&mut rest, room.work));
-            for chunk in deal.of(slot) {
-                let (rows, panels) = cuts.chunk(chunk, item.rows, panels.unit());
-                let chunk = Chunk::<R, E> { whole: &whole, ld: panels.len() * Self::NR, rows, panels };
+            for chunk in shares.of(slot) {
+                let part = |chunk| cuts.chunk(chunk, item.rows, panels.unit());
+                let next = shares.after(chunk).map(|chunk| part(chunk).1.start);
+                let (rows, panels) = part(chunk);
+                let chunk = Chunk::<R, E> { whole: &whole, ld: panels.len() * Self::NR, rows, panels, next };
                 // SAFETY: a chunk has its own elements of D.
                 unsafe { Self::chunk(&chunk, a, b, sums, work) };
             }
@@ -147,7 +154,7 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
     /// # Safety
     /// No other thread computes the same elements of D.
     unsafe fn chunk(chunk: &Chunk<'_, '_, '_, R, E>, a: &mut [R], b: &mut [R], sums: &mut [E], work: &mut [E]) {
-        let Chunk { whole, ref rows, ref panels, ld } = *chunk;
+        let Chunk { whole, ref rows, ref panels, ld, next } = *chunk;
         let Finish { product, item, summing, .. } = whole.finish;
         let k = product.spec.k as usize;
         let adds = TypeId::of::<R>() == TypeId::of::<E>() && summing.sums == Sums::Added;
@@ -190,7 +197,8 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
                     let next = match (p + 1 < panels.end, i + 1 < blocks) {
                         (true, _) => Self::wanted(&step, b, p + 1, &run, i == 0),
                         (false, true) => Self::wanted(&step, b, panels.start, &run, false),
-                        (false, false) => Self::wanted(&step, b, panels.start, &later, true),
+                        (false, false) if !later.is_empty() => Self::wanted(&step, b, panels.start, &later, true),
+                        (false, false) => next.and_then(|p| Self::wanted(&step, b, p, &(0..k.min(RUN)), true)),
                     };
                     // SAFETY: as above.
                     unsafe { Self::add_tiles(&step, b, p, next, sums) };
@@ -266,7 +274,7 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
         sums: &mut [E],
     ) {
         let Step { chunk, some, run, a, lda, .. } = step;
-        let Chunk { whole, ref rows, ref panels, ld } = **chunk;
+        let Chunk { whole, ref rows, ref panels, ld, .. } = **chunk;
         let sums = sums.as_mut_ptr().cast::<R>();
         let (first, b, columns) = (run.start == 0, Self::panel(step, packed, p), whole.finish.panels.columns(p));
         let next = next.map(|next| next.shared(some.len().div_ceil(ROWS), run.len()));
@@ -333,7 +341,7 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Blocks<I, R, E
         work: &mut [E],
     ) {
         let Step { chunk, some, run, a, lda, .. } = step;
-        let Chunk { whole, ref rows, ref panels, ld } = **chunk;
+        let Chunk { whole, ref rows, ref panels, ld, .. } = **chunk;
         let Finish { product, item, summing, .. } = whole.finish;
         let from = block.start - run.start;
         let (row_scales, column_scales) = work.split_at_mut(some.len());
@@ -396,6 +404,8 @@ struct Chunk<'w, 'p, 'a, R, E> {
     panels: Range<usize>,
     /// Distance between rows of sums.
     ld: usize,
+    /// The first panel of the chunk that follows, which the thread most likely computes next.
+    next: Option<usize>,
 }
 
 /// Some rows of a chunk times a run of k.
