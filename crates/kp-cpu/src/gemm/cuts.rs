@@ -13,7 +13,7 @@ pub(super) const fn largest(b_lies: bool) -> (usize, usize) {
 const LEAST_ROWS: usize = 8 * ROWS;
 
 /// Operations that are worth handing to a thread, and chunks a thread finds at least, so that all end together.
-const GRAIN: f64 = 1e6;
+pub(super) const GRAIN: f64 = 1e6;
 const CHUNKS: usize = 8;
 
 /// How an item is cut into chunks.

@@ -5,6 +5,7 @@
 
 use super::{
     blocks::{Blocks, Room},
+    cuts::GRAIN,
     finish::{codes_bytes, each_item, is_staged, stage_len},
     product::{self, Product, Summing},
 };
@@ -36,6 +37,7 @@ impl Kernel<Gemm> for Packed {
             source_hash(include_bytes!("packed.rs"))
                 ^ source_hash(include_bytes!("blocks.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("tile.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("cuts.rs")).rotate_left(3)
         }
     }
 
@@ -101,18 +103,22 @@ pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, rows: f64, items: u32, vari
     let number = if spec.a.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     // Panels are computed whole; a few rows wait for their own sums.
     let panel = with_blocks!(variant, spec, |Form| Form::PANEL) as f64;
-    let (n, k) = (f64::from(spec.n), f64::from(spec.k));
+    let (n, k, units) = (f64::from(spec.n), f64::from(spec.k), f64::from(caps.units.max(1)));
     let padded = (n / panel).ceil() * panel;
-    let multiply = 2.0 * rows.max(2.0 * f64::from(items)) * padded * k / (caps.rates.get(number) * efficiency);
+    let items = f64::from(items.max(1));
+    let multiply = 2.0 * rows.max(2.0 * items) * padded * k / (caps.rates.get(number) * efficiency);
     let in_panels = Order::Panel { width: panel as u16, depth: 1 };
     let pack_a = rows * k * cycles(&spec.a, spec.a.order == Order::Row, number);
-    let pack_b = f64::from(items) * n * k * cycles(&spec.b, spec.b.order == in_panels, number);
-    let pack = (pack_a + pack_b) / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+    let pack_b = items * n * k * cycles(&spec.b, spec.b.order == in_panels, number);
+    let pack = (pack_a + pack_b) / (caps.clock_hz.max(1e9) * units);
+    // Small items keep few threads busy, unless these have items of their own.
+    let chunks = (2.0 * rows * n * k / (items * GRAIN)).floor();
+    let busy = if items >= 2.0 * units { units } else { chunks.clamp(1.0, units) };
     let bits = f64::from(spec.b.dtype().bits());
-    let memory = f64::from(items) * n * k * bits / 8.0 / caps.bytes_per_s;
+    let memory = items * n * k * bits / 8.0 / caps.bytes_per_s;
     // Items that are too small to divide go to threads of their own.
-    let overhead = 3e-7 * f64::from(items.max(1));
-    Nanos::from_secs((multiply + pack).max(memory) + overhead)
+    let overhead = 3e-7 * items;
+    Nanos::from_secs(((multiply + pack) * units / busy).max(memory) + overhead)
 }
 
 /// Cycles that an element takes to become a number in its place, as measured where AVX-512 is.
