@@ -5,8 +5,8 @@
 KP is the program `kp`, OUT the folder that the records go into, FAMILY one of those below; all if none is named. Needs PyTorch;
 ONNX Runtime and AMD's zentorch, with its attention and RMS norm, take part if they are installed.
 
-Every rival of a row is timed before and after kp on numbers of the same distribution, its time is the mean of both medians, and the row's
-rival is the fastest. One thread is pinned to one core. Products of more than 8 rows repeat on the same operands, everything else that reads
+Every rival of a row is timed right before kp and right after it on numbers of the same distribution, its time is the mean of both medians,
+and the row's rival is the fastest. One thread is pinned to one core. Products of more than 8 rows repeat on the same operands, everything else that reads
 much goes through copies that together exceed the last-level cache, kp and its rivals alike. Rivals that arrange a constant B
 beforehand stand beside kp's products of panels, which `cast` arranges; both sides pay for that before they are timed.
 
@@ -14,7 +14,7 @@ With `KP_CPU_WITHOUT=avx512,amx` kp does without these instructions, and so does
 zentorch cannot be told and are left out. The records' names say so.
 """
 
-import argparse, json, os, pathlib, sys, time, traceback
+import argparse, os, pathlib, sys, tempfile, time, traceback
 
 WITHOUT = os.environ.get("KP_CPU_WITHOUT")
 if WITHOUT:
@@ -453,43 +453,66 @@ def median_ns(run):
     return sorted(samples)[len(samples) // 2] * 1e9
 
 
-def rivals(rows, threads):
-    """Nanoseconds by problem and peer."""
+def ready(row, threads):
+    """The row's rivals that this machine has, by name, ready to run."""
+    runs = {}
+    for peer, rival in row.rivals.items():
+        if peer.startswith("onnxruntime") and onnxruntime is None or peer.startswith("zentorch") and zentorch is None:
+            continue
+        try:
+            runs[peer] = rival(threads)
+        except Exception as error:  # a library may lack a form; the row then has one rival fewer
+            print(f"{peer}: {row.problem}: {str(error).splitlines()[0][:150]}", file=sys.stderr)
+    return runs
+
+
+def timed(row, runs):
+    """Nanoseconds by peer; who cannot run the row is left out from then on."""
     times = {}
-    for row in rows:
-        for peer, rival in row.rivals.items():
-            if peer.startswith("onnxruntime") and onnxruntime is None or peer.startswith("zentorch") and zentorch is None:
-                continue
-            try:
-                times[row.problem, peer] = median_ns(rival(threads))
-            except Exception as error:  # a library may lack a form; the row then has one rival fewer
-                print(f"{peer}: {row.problem}: {str(error).splitlines()[0][:150]}", file=sys.stderr)
+    for peer, run in list(runs.items()):
+        try:
+            times[peer] = median_ns(run)
+        except Exception as error:
+            print(f"{peer}: {row.problem}: {str(error).splitlines()[0][:150]}", file=sys.stderr)
+            del runs[peer]
     return times
 
 
-def best(times):
-    fastest = {}
-    for (problem, peer), ns in times.items():
-        if problem not in fastest or ns < fastest[problem][1]:
-            fastest[problem] = (peer, ns)
-    return fastest
+def fastest(times):
+    return min(times.items(), key=lambda time: time[1])
 
 
 def measure(args, name, rows, method, threads):
+    """One row after the other, its rivals right before kp and right after it: other programs of a shared machine come and go in minutes."""
     suite = f"peers-{name}-{method}-{threads}t" + ("-avx2" if WITHOUT else "")
-    before = rivals(rows, threads)
     environment = os.environ | {"KP_DEVICE": "cpu", "KP_THREADS": str(threads)}
     options = ["--method", method, "--best", str(args.best), "--budget", args.budget]
-    beside.run_kp(args.kp, args.out, suite, best(before), options, environment)
-    after = rivals(rows, threads)
-    means = {key: (ns + after[key]) / 2 for key, ns in before.items() if key in after}
-    return beside.merge(args.out, suite, best(means))
+    path, lines, done = None, [], {}
+    for row in rows:
+        runs = ready(row, threads)
+        before = timed(row, runs)
+        if not before:
+            print(f"nobody to set beside kp: {row.problem}", file=sys.stderr)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            beside.run_kp(args.kp, folder, suite, {row.problem: fastest(before)}, options, environment)
+            after = timed(row, runs)
+            done |= beside.merge(folder, suite, {row.problem: fastest({peer: (before[peer] + ns) / 2 for peer, ns in after.items()})})
+            (record,) = folder.glob(f"*/*-{suite}.jsonl")
+            # The record's first line, which says on what, is that of the first row.
+            path = path or args.out / record.relative_to(folder)
+            lines += record.read_text().splitlines()[1 if lines else 0 :]
+    if lines:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(line + "\n" for line in lines))
+    return done
 
 
 def run(args, threads):
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     torch.set_num_threads(threads)
-    timed = 0
+    count = 0
     for name in args.families or FAMILIES:
         rows, done = [row for row in FAMILIES[name]() if args.only in row.problem], {}
         for method in (args.method,) if args.method else ("repeat", "rotate"):
@@ -498,8 +521,8 @@ def run(args, threads):
                 done |= measure(args, name, some, method, threads)
         if done:
             beside.print_rows(f"{name}, {threads} threads", done)
-        timed += len(done)
-    if not timed:
+        count += len(done)
+    if not count:
         raise ValueError(f"no row of these families contains {args.only!r} and is timed by {args.method or 'either method'}")
 
 
