@@ -503,7 +503,7 @@ def measure(args, name, rows, method, threads):
             # The record's first line, which says on what, is that of the first row.
             path = path or args.out / record.relative_to(folder)
             lines += record.read_text().splitlines()[1 if lines else 0 :]
-    if lines:
+        # After each row, so that a run that is cut off has done something.
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(line + "\n" for line in lines))
     return done
