@@ -19,7 +19,7 @@
 //! is the sum over blocks of k in order, each block summed in order: neither m, n, the chunk nor the thread changes its bits.
 
 use super::{
-    cuts::{Cuts, largest},
+    cuts::{Cuts, LONG, largest},
     finish::{Finish, Panels, finish_len},
     product::{Item, Product, Summing, Sums, add},
     side::{LINE, Side},
@@ -36,7 +36,7 @@ use crate::{
 use std::{any::TypeId, marker::PhantomData, ops::Range};
 
 /// Elements of k that are packed at a time: a whole number of blocks of any sum.
-const RUN: usize = LINE;
+pub(super) const RUN: usize = LINE;
 
 /// Most rows of A that stay in L2, beside two panels of B, while all panels pass by; and the distance between them where
 /// they are packed: no multiple of a page, which would leave them few places in L1.
@@ -48,9 +48,6 @@ const PACKED_LD: usize = RUN + 16;
 /// with AVX-512 1024 and 2048 columns take 2 to 5 % more on Sapphire Rapids, 4096 as long.
 const PANELS: usize = 64;
 const PAGE: usize = 4096;
-
-/// Multiply-adds from which on threads that are done help others.
-const LONG: u64 = 1 << 20;
 
 /// Scratch of one item: what each thread has for itself.
 #[derive(Clone, Copy, Debug)]
@@ -428,16 +425,16 @@ impl<R, E> Step<'_, '_, '_, '_, R, E> {
     }
 }
 
-/// Packs one panel of B.
-struct Pack<'p, 'a, I, R> {
-    side: &'p Side<'a>,
-    batch: usize,
-    outer: Range<usize>,
-    inner: Range<usize>,
-    width: usize,
-    scaling: super::side::Scaling,
-    out: &'p mut [R],
-    isa: PhantomData<fn() -> I>,
+/// Packs one panel of a side.
+pub(super) struct Pack<'p, 'a, I, R> {
+    pub(super) side: &'p Side<'a>,
+    pub(super) batch: usize,
+    pub(super) outer: Range<usize>,
+    pub(super) inner: Range<usize>,
+    pub(super) width: usize,
+    pub(super) scaling: super::side::Scaling,
+    pub(super) out: &'p mut [R],
+    pub(super) isa: PhantomData<fn() -> I>,
 }
 
 impl<I: Transpose<R>, R: Real> Work for Pack<'_, '_, I, R> {

@@ -16,6 +16,9 @@ const LEAST_ROWS: usize = 8 * ROWS;
 pub(super) const GRAIN: f64 = 1e6;
 const CHUNKS: usize = 8;
 
+/// Multiply-adds of an item from which on threads that are done help others.
+pub(super) const LONG: u64 = 1 << 20;
+
 /// How an item is cut into chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cuts {

@@ -54,6 +54,7 @@ pub(crate) mod side;
 mod small;
 mod straight;
 mod tile;
+mod turned;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni;
 #[cfg(target_arch = "x86_64")]

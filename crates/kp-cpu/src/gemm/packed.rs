@@ -8,6 +8,7 @@ use super::{
     cuts::GRAIN,
     finish::{codes_bytes, each_item, is_staged, stage_len},
     product::{self, Product, Summing},
+    turned::Turned,
 };
 use crate::{
     act::Tail,
@@ -38,6 +39,7 @@ impl Kernel<Gemm> for Packed {
                 ^ source_hash(include_bytes!("blocks.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("tile.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("cuts.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("turned.rs")).rotate_left(4)
         }
     }
 
@@ -46,7 +48,8 @@ impl Kernel<Gemm> for Packed {
     }
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
-        estimate(caps, p, f64::from(p.batch) * f64::from(p.m), p.batch, variant)
+        let turned = with_blocks!(variant, p.spec(), |Form| Form::turned(p));
+        estimate(caps, p, f64::from(p.batch) * f64::from(p.m), p.batch, variant, turned)
     }
 
     fn note(&self, _: &Caps, p: &GemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
@@ -97,25 +100,39 @@ pub(crate) fn panels(caps: &Caps) -> [(DType, u16); 2] {
     [DType::F32, DType::F64].map(columns)
 }
 
-/// Multiplying at a measured fraction of the peak, and packing; `rows` and `items` of B in all.
-pub(crate) fn estimate(caps: &Caps, spec: &GemmSpec, rows: f64, items: u32, variant: Variant) -> Nanos {
+/// Multiplying at a measured fraction of the peak, and packing; `rows` and `items` of B in all, unless that is `turned`.
+pub(crate) fn estimate(
+    caps: &Caps,
+    spec: &GemmSpec,
+    rows: f64,
+    items: u32,
+    variant: Variant,
+    turned: Option<Turned>,
+) -> Nanos {
     let Wants { efficiency, .. } = VARIANTS[usize::from(variant.0)];
     let number = if spec.a.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     // Panels are computed whole; a few rows wait for their own sums.
     let panel = with_blocks!(variant, spec, |Form| Form::PANEL) as f64;
     let (n, k, units) = (f64::from(spec.n), f64::from(spec.k), f64::from(caps.units.max(1)));
-    let padded = (n / panel).ceil() * panel;
     let items = f64::from(items.max(1));
-    let multiply = 2.0 * rows.max(2.0 * items) * padded * k / (caps.rates.get(number) * efficiency);
     let in_panels = Order::Panel { width: panel as u16, depth: 1 };
-    let pack_a = rows * k * cycles(&spec.a, spec.a.order == Order::Row, number);
-    let pack_b = items * n * k * cycles(&spec.b, spec.b.order == in_panels, number);
-    let pack = (pack_a + pack_b) / (caps.clock_hz.max(1e9) * units);
+    let pack_a = |lies: bool| rows * k * cycles(&spec.a, lies, number);
+    let (elements, pack) = match turned {
+        Some(turned) => (items * turned.height() as f64 * n, pack_a(false)),
+        None => {
+            let pack_b = items * n * k * cycles(&spec.b, spec.b.order == in_panels, number);
+            (rows.max(2.0 * items) * (n / panel).ceil() * panel, pack_a(spec.a.order == Order::Row) + pack_b)
+        }
+    };
+    let multiply = 2.0 * elements * k / (caps.rates.get(number) * efficiency);
+    let pack = pack / (caps.clock_hz.max(1e9) * units);
     // Small items keep few threads busy, unless these have items of their own.
     let chunks = (2.0 * rows * n * k / (items * GRAIN)).floor();
     let busy = if items >= 2.0 * units { units } else { chunks.clamp(1.0, units) };
     let bits = f64::from(spec.b.dtype().bits());
-    let memory = items * n * k * bits / 8.0 / caps.bytes_per_s;
+    let read = items * n * k * bits / 8.0 / caps.bytes_per_s;
+    // Six columns at a time are not as fast as memory.
+    let memory = if turned.is_some() { 1.4 * read } else { read };
     // Items that are too small to divide go to threads of their own.
     let overhead = 3e-7 * items;
     Nanos::from_secs(((multiply + pack) * units / busy).max(memory) + overhead)
@@ -138,6 +155,8 @@ pub(crate) struct Form<I, R, E, const NV: usize> {
     pub(crate) room: Room,
     /// Whether each thread takes items of its own.
     across: bool,
+    /// How columns of B meet rows of A instead, if that takes less time.
+    turned: Option<Turned>,
     /// Rows that wait to be stored, of one D.
     stage: usize,
     kind: PhantomData<(I, R, E)>,
@@ -153,7 +172,12 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Form<I, R, E, 
     pub(crate) fn new(spec: &GemmSpec) -> Self {
         let work = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
         let across = !is_staged(spec) && spec.batch as usize >= 2 * threads::count() && work < SMALL;
-        Self::divided(spec, across)
+        Self { turned: Self::turned(spec).filter(|_| !across), ..Self::divided(spec, across) }
+    }
+
+    /// How columns of B meet rows of A, where that takes less time.
+    fn turned(spec: &GemmSpec) -> Option<Turned> {
+        Turned::of::<I, R, E, NV>(spec)
     }
 
     /// One item after the other, each by all threads.
@@ -167,19 +191,24 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Form<I, R, E, 
         let panels = Blocks::<I, R, E, NV>::panels(spec);
         let room = Blocks::<I, R, E, NV>::room(&panels, spec.m as usize, spec.k as usize, share);
         let stage = stage_len(spec);
-        Self { spec: *spec, summing: Summing::of(spec), room, across, stage, kind: PhantomData }
+        Self { spec: *spec, summing: Summing::of(spec), room, across, turned: None, stage, kind: PhantomData }
     }
 
     pub(crate) fn scratch_bytes(&self) -> u64 {
-        let sets = if self.across { threads::count() } else { 1 };
         let stage = (self.stage * size_of::<E>()).next_multiple_of(64) + codes_bytes(&self.spec).next_multiple_of(64);
-        (self.room.bytes() * sets + stage) as u64
+        (self.loop_bytes() + stage) as u64
+    }
+
+    fn loop_bytes(&self) -> usize {
+        match self.turned {
+            Some(turned) => turned.bytes::<R, E>(self.spec.k as usize, threads::count()),
+            None => self.room.bytes() * if self.across { threads::count() } else { 1 },
+        }
     }
 
     /// The scratch of the loops, the stage, and the codes to transpose.
     pub(crate) fn scratch<'s>(&self, scratch: &'s mut [u8]) -> (&'s mut [u8], &'s mut [E], &'s mut [u8]) {
-        let sets = if self.across { threads::count() } else { 1 };
-        let (loops, rest) = scratch.split_at_mut(self.room.bytes() * sets);
+        let (loops, rest) = scratch.split_at_mut(self.loop_bytes());
         let (stage, codes) = rest.split_at_mut((self.stage * size_of::<E>()).next_multiple_of(64));
         (loops, &mut numbers_mut(stage)[..self.stage], &mut codes[..codes_bytes(&self.spec)])
     }
@@ -209,7 +238,12 @@ impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Launch<Gemm> f
         }
         each_item(&product, stage, codes, |item, waiting| {
             // SAFETY: items have their own D.
-            unsafe { Blocks::<I, R, E, NV>::item(&product, item, summing, room, loops, waiting) };
+            unsafe {
+                match &self.turned {
+                    Some(turned) => turned.item::<I, R, E, NV>(&product, item, summing, loops, waiting),
+                    None => Blocks::<I, R, E, NV>::item(&product, item, summing, room, loops, waiting),
+                }
+            };
         });
         Ok(())
     }

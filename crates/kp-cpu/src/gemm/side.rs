@@ -448,7 +448,7 @@ impl Side<'_> {
 
 /// Turns `rows` × `columns` numbers to `columns` × `rows`; both with the distance between their rows.
 #[inline(always)]
-fn turn<I: Transpose<R>, R: Real>(
+pub(super) fn turn<I: Transpose<R>, R: Real>(
     (from, from_ld): (&[R], usize),
     (rows, columns): (usize, usize),
     (to, ld): (&mut [R], usize),

@@ -457,9 +457,9 @@ fn rows_do_not_know_of_each_other() {
             };
             std::iter::repeat_with(next).take(n).flatten().collect()
         };
-        let (a, b) = (numbers(50 * 1500), numbers(1500 * 70));
+        let (a, b) = (numbers(300 * 1500), numbers(1500 * 70));
         let mut rows = Vec::new();
-        for m in [1, 2, 7, 50] {
+        for m in [1, 2, 7, 50, 300] {
             let problem = problem(m);
             let d = vec![0; m as usize * 70 * 4];
             let operands = Operands(vec![("a", a[..m as usize * 6000].to_vec()), ("b", b.clone()), ("d", d)]);

@@ -128,6 +128,11 @@ impl Ahead {
     /// Nothing.
     pub(crate) const NONE: Self = Self { at: std::ptr::null(), step: 0, lanes: 0, apart: 0, lines: 0, near: false };
 
+    /// A line of each of `lanes` lanes, `apart` bytes from one to the next, and then the lines that follow them.
+    pub(crate) fn lines(at: *const u8, lanes: usize, apart: usize) -> Self {
+        Self { at, step: LINE, lanes, apart, lines: 1, near: asks_first_cache() }
+    }
+
     /// Asks for what is wanted before a group of steps.
     #[inline(always)]
     pub(crate) fn ask(&mut self) {

@@ -44,7 +44,7 @@ impl Kernel<GroupedGemm> for Packed {
 
     fn estimate(&self, caps: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Nanos {
         let repeats = if p.grouping == Grouping::Masked { p.gemm.batch } else { 1 };
-        estimate(caps, &p.gemm, f64::from(repeats) * f64::from(p.gemm.m), p.gemm.batch, variant)
+        estimate(caps, &p.gemm, f64::from(repeats) * f64::from(p.gemm.m), p.gemm.batch, variant, None)
     }
 
     fn note(&self, _: &Caps, p: &GroupedGemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
