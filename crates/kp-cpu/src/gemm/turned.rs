@@ -45,8 +45,9 @@ const SUMS_BYTES: usize = 128 << 10;
 const MOST_COLUMNS: usize = 1024;
 const CHUNKS: usize = 4;
 
-/// Bytes of B from which on it is read so: what comes from memory. What is in L2 is packed as fast; tests read all.
+/// Bytes of B from which on it is read so, and for each thread: what comes from memory. What is in L2 is packed as fast; tests read all.
 const LEAST_BYTES: usize = if cfg!(test) { 1 } else { 8 << 20 };
+const OF_THREAD: usize = if cfg!(test) { 0 } else { 2 << 20 };
 
 /// How a product is cut.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +69,7 @@ impl Turned {
         let adds = TypeId::of::<R>() == TypeId::of::<E>() && Summing::of(spec).sums == Sums::Added;
         let lies = spec.b.order == Order::Col && spec.b.dtype() == R::DTYPE && spec.b.format.scheme == Scheme::None;
         let (m, k) = (spec.m as usize, spec.k as usize);
-        let is_large = spec.n as usize * k * size_of::<R>() >= LEAST_BYTES;
+        let is_large = spec.n as usize * k * size_of::<R>() >= LEAST_BYTES.max(threads::count() * OF_THREAD);
         let is_timed = cfg!(test) || !asks_first_cache();
         if !adds || !lies || !is_large || !is_timed || !(1..=MOST_ROWS).contains(&m) {
             return None;
