@@ -1,7 +1,8 @@
 //! D = A·B for every form of the op: operands packed to panels of numbers, multiplied in register tiles.
 //!
-//! See [`super::blocks`] for the loops. Limits: none, but that without fused multiply-adds `batch-invariant` is
-//! refused where the processor has them, since bits would depend on which variant is best for a batch.
+//! See [`super::blocks`] for the loops, [`super::turned`] for those of few rows by a large B in columns. Limits: none, but that
+//! without fused multiply-adds `batch-invariant` is refused where the processor has them, since bits would depend on which variant
+//! is best for a batch.
 
 use super::{
     blocks::{Blocks, Room},
@@ -53,8 +54,10 @@ impl Kernel<Gemm> for Packed {
     }
 
     fn note(&self, _: &Caps, p: &GemmProblem, variant: Variant) -> Option<Cow<'static, str>> {
-        let columns = with_blocks!(variant, p.spec(), |Form| Form::PANEL);
-        kernel::pads([("n", p.n as usize, columns)])
+        let (m, n) = (p.m as usize, p.n as usize);
+        kernel::pads([with_blocks!(variant, p.spec(), |Form| {
+            Form::turned(p).map_or(("n", n, Form::PANEL), |turned| ("m", m, turned.width()))
+        })])
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {

@@ -11,7 +11,8 @@
 //!   ├────┤ ├──┼──┤
 //!   └────┘ └──┴──┘
 //! ```
-//! Columns are read from beginning to end, or as far as what they meet of A stays in L2, and what the next six hold is asked for meanwhile.
+//! Columns are read from beginning to end, or as far as what they meet of A stays in L2, and what the next six hold is asked for
+//! meanwhile.
 //! The sums are those of [`super::blocks`], bit for bit. Limits: sums that are added; at most [`MOST_ROWS`] rows.
 
 use super::{
@@ -40,6 +41,9 @@ const MOST_ROWS: usize = 256;
 /// Bytes of A that columns meet again and again, of which tests take several, and of a chunk's sums.
 const SPAN_BYTES: usize = if cfg!(test) { 64 << 10 } else { 512 << 10 };
 const SUMS_BYTES: usize = 128 << 10;
+
+/// Bytes that packed A takes at most.
+const MOST_BYTES: usize = 64 << 20;
 
 /// Most columns of a chunk, and chunks there are at least on several threads.
 const MOST_COLUMNS: usize = 1024;
@@ -75,7 +79,9 @@ impl Turned {
             return None;
         }
         // Rows that are not there take time too.
-        Some(Self::cut::<I, R, NV>(spec)).filter(|cut| cut.height == cut.width || cut.height <= m + m / 16)
+        let pads_little = |cut: &Self| cut.height == cut.width || cut.height <= m + m / 16;
+        let has_room = |cut: &Self| cut.height * k * size_of::<R>() <= MOST_BYTES;
+        Some(Self::cut::<I, R, NV>(spec)).filter(|cut| pads_little(cut) && has_room(cut))
     }
 
     fn cut<I: Transpose<R>, R: Real, const NV: usize>(spec: &GemmSpec) -> Self {
@@ -99,6 +105,11 @@ impl Turned {
             columns,
             span: span.min(k.next_multiple_of(RUN)),
         }
+    }
+
+    /// Rows of a panel.
+    pub(crate) fn width(&self) -> usize {
+        self.width
     }
 
     /// Rows that are computed.
