@@ -500,6 +500,8 @@ def measure(args, name, rows, method, threads):
             folder = pathlib.Path(folder)
             beside.run_kp(args.kp, folder, suite, {row.problem: fastest(before)}, options, environment)
             after = timed(row, runs)
+            if not after:
+                continue
             done |= beside.merge(folder, suite, {row.problem: fastest({peer: (before[peer] + ns) / 2 for peer, ns in after.items()})})
             (record,) = folder.glob(f"*/*-{suite}.jsonl")
             # The record's first line, which says on what, is that of the first row.

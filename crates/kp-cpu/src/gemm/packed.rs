@@ -168,19 +168,23 @@ pub(crate) struct Form<I, R, E, const NV: usize> {
 /// Below this many operations, an item is not worth dividing.
 const SMALL: f64 = 5e7;
 
+/// Whether each thread takes items of its own.
+fn is_across(spec: &GemmSpec) -> bool {
+    let work = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
+    !is_staged(spec) && spec.batch as usize >= 2 * threads::count() && work < SMALL
+}
+
 impl<I: Transpose<R>, R: Real + Number, E: Tail, const NV: usize> Form<I, R, E, NV> {
     /// Columns of a panel, which is computed whole.
     pub(crate) const PANEL: usize = Blocks::<I, R, E, NV>::NR;
 
     pub(crate) fn new(spec: &GemmSpec) -> Self {
-        let work = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
-        let across = !is_staged(spec) && spec.batch as usize >= 2 * threads::count() && work < SMALL;
-        Self { turned: Self::turned(spec).filter(|_| !across), ..Self::divided(spec, across) }
+        Self { turned: Self::turned(spec), ..Self::divided(spec, is_across(spec)) }
     }
 
     /// How columns of B meet rows of A, where that takes less time.
     fn turned(spec: &GemmSpec) -> Option<Turned> {
-        Turned::of::<I, R, E, NV>(spec)
+        Turned::of::<I, R, E, NV>(spec).filter(|_| !is_across(spec))
     }
 
     /// One item after the other, each by all threads.

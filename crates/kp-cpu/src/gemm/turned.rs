@@ -12,8 +12,7 @@
 //!   └────┘ └──┴──┘
 //! ```
 //! Columns are read from beginning to end, or as far as what they meet of A stays in L2, and what the next six hold is asked for
-//! meanwhile.
-//! The sums are those of [`super::blocks`], bit for bit. Limits: sums that are added; at most [`MOST_ROWS`] rows.
+//! meanwhile. The sums are those of [`super::blocks`], bit for bit. Limits: sums that are added; at most [`MOST_ROWS`] rows.
 
 use super::{
     blocks::{Pack, RUN},
@@ -90,7 +89,8 @@ impl Turned {
         let narrow = [1, 2].into_iter().find(|vectors| has_narrow::<I, R, NV>() && m <= vectors * I::N);
         let vectors = narrow.unwrap_or(NV);
         let (height, columns) = (m.next_multiple_of(vectors * I::N), NV * I::N);
-        let (unit, panels) = (Panels::of(spec, columns).unit(), Panels::of(spec, columns).count());
+        let panels = Panels::of(spec, columns);
+        let (unit, panels) = (panels.unit(), panels.count());
         let most = (SUMS_BYTES / (height * size_of::<R>())).min(MOST_COLUMNS) / columns;
         // As many for one thread as for another.
         let threads = threads::count();
@@ -126,12 +126,7 @@ impl Turned {
     /// Bytes of scratch for `threads` threads.
     pub(crate) fn bytes<R, E>(&self, k: usize, threads: usize) -> usize {
         let [a, sums, ends] = self.lens(k);
-        let whole = |bytes: usize| bytes.next_multiple_of(64);
-        whole(a * size_of::<R>()) + threads * self.own_bytes::<R, E>(sums, ends)
-    }
-
-    fn own_bytes<R, E>(&self, sums: usize, ends: usize) -> usize {
-        (sums * size_of::<R>()).next_multiple_of(64) + (ends * size_of::<E>()).next_multiple_of(64) + 64
+        cut_bytes::<R>(a) + threads * own_bytes::<R, E>(sums, ends)
     }
 
     /// Computes an item.
@@ -161,7 +156,7 @@ impl Turned {
         let slots = threads::count().min(chunks);
         let multiply_adds = item.rows as u64 * u64::from(product.spec.n) * k as u64;
         let shares = Shares::new(chunks, slots, slots).helping(multiply_adds >= LONG);
-        let (bytes, own) = (self.own_bytes::<R, E>(sums, ends), Disjoint::of(rest));
+        let (bytes, own) = (own_bytes::<R, E>(sums, ends), Disjoint::of(rest));
         threads::for_each(slots, |slot| {
             // SAFETY: a slot belongs to one thread.
             let mut rest = unsafe { own.part(slot * bytes..(slot + 1) * bytes) };
@@ -195,6 +190,16 @@ impl Turned {
             I::run(Pack::<I, R> { side, batch, outer, inner, width, scaling, out, isa: PhantomData });
         });
     }
+}
+
+/// Bytes of a thread's own sums and of what follows them.
+fn own_bytes<R, E>(sums: usize, ends: usize) -> usize {
+    cut_bytes::<R>(sums) + cut_bytes::<E>(ends)
+}
+
+/// Bytes that [`cut`] takes for so many numbers.
+fn cut_bytes<T>(len: usize) -> usize {
+    (len * size_of::<T>()).next_multiple_of(64)
 }
 
 /// Whether there are panels of fewer vectors than `NV`: of the widest vectors, whose panels have many rows.
