@@ -7,6 +7,7 @@
 
 use super::{
     chunk::FEW,
+    of_bf16::OfBf16,
     pairs::{self, Engine},
     plan::{Code, SOURCES},
     run::{Shape, run},
@@ -17,10 +18,10 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant, Variants,
-    op::{Attention, AttentionArgs, AttentionProblem, Repro, Scheme, Spec},
+    op::{Attention, AttentionArgs, AttentionProblem, AttentionSpec, Repro, Scheme, Spec},
     source_hash,
 };
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, marker::PhantomData, sync::Arc};
 
 /// The kernel.
 pub(crate) struct AmxBf16;
@@ -36,6 +37,7 @@ impl Kernel<Attention> for AmxBf16 {
                 ^ source_hash(include_bytes!("amx_bf16.rs"))
                 ^ source_hash(include_bytes!("run.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("pairs.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("of_bf16.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("../gemm/amx/tile.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("weights.rs")).rotate_left(4)
         }
@@ -55,7 +57,7 @@ impl Kernel<Attention> for AmxBf16 {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
-        let by_tiles = ByPairs(code(p), Engine::Tiles);
+        let by_tiles = ByPairs::<OfBf16<true>>::new(p);
         // SAFETY: `run` computes what the spec says, from and to the operands the spec names.
         Ok(unsafe { kernel::plan(self, device, p, variant, by_tiles.shape().scratch_bytes(), by_tiles) })
     }
@@ -63,12 +65,7 @@ impl Kernel<Attention> for AmxBf16 {
 
 /// Whether `caps` have what an engine and the loops around it need, and `p` suits them.
 pub(super) fn supports(caps: &Caps, p: &AttentionProblem, engine: &[&'static str]) -> Support {
-    if let Some(need) = engine.iter().chain(Avx512::FEATURES).copied().find(|feature| !caps.has(feature)) {
-        return Err(Unsupported::Feature { need });
-    }
-    if p.repro() == Repro::BatchInvariant {
-        return Err(Unsupported::Repro { asked: p.repro() });
-    }
+    has(caps, engine)?;
     let types = [("q", p.q.dtype), ("k", p.kv.dtype)];
     if let Some((operand, got)) = types.into_iter().find(|(_, dtype)| *dtype != DType::Bf16) {
         return Err(Unsupported::DType { operand, got });
@@ -78,7 +75,23 @@ pub(super) fn supports(caps: &Caps, p: &AttentionProblem, engine: &[&'static str
             return Err(Unsupported::Scheme { operand, got: format.to_string() });
         }
     }
-    if code(p).tiling().few {
+    enough_rows(p)
+}
+
+/// Whether `caps` have what an engine and the loops around it need.
+pub(super) fn has(caps: &Caps, engine: &[&'static str]) -> Support {
+    match engine.iter().chain(Avx512::FEATURES).copied().find(|feature| !caps.has(feature)) {
+        Some(need) => Err(Unsupported::Feature { need }),
+        None => Ok(Variants::ONE),
+    }
+}
+
+/// Whether rows are enough for a panel, and may be computed otherwise where they are not.
+pub(super) fn enough_rows(p: &AttentionProblem) -> Support {
+    if p.repro() == Repro::BatchInvariant {
+        return Err(Unsupported::Repro { asked: p.repro() });
+    }
+    if (Code { spec: *p.spec(), variant: Variant(0) }).tiling().few {
         let min = (FEW as u64 + 1).div_ceil(u64::from(p.q_heads / p.kv_heads));
         return Err(Unsupported::TooSmall { dim: "q_len", min, got: p.q_len.into() });
     }
@@ -88,9 +101,13 @@ pub(super) fn supports(caps: &Caps, p: &AttentionProblem, engine: &[&'static str
 /// The time of products at a share of a rate, and of the softmax of sixteen scores in some cycles.
 pub(super) fn estimate(caps: &Caps, p: &AttentionProblem, rate: f64, share: f64, cycles: f64) -> Nanos {
     let (_, memory) = Nanos::floors(caps, p);
+    Nanos::from_secs((p.flops() / (rate * share) + soften_cycles(caps, p, cycles)).max(memory.as_secs()))
+}
+
+/// Seconds that softmax takes, of sixteen scores so many cycles.
+pub(super) fn soften_cycles(caps: &Caps, p: &AttentionProblem, cycles: f64) -> f64 {
     let scores = p.flops() / (2.0 * (f64::from(p.qk_dim) + f64::from(p.v_dim)));
-    let soften = scores / 16.0 * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-    Nanos::from_secs((p.flops() / (rate * share) + soften).max(memory.as_secs()))
+    scores / 16.0 * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)))
 }
 
 /// What is computed beyond what was asked for.
@@ -104,24 +121,28 @@ pub(super) fn note(p: &AttentionProblem) -> Option<Cow<'static, str>> {
     ])
 }
 
-pub(super) fn code(p: &AttentionProblem) -> Code {
-    Code { spec: *p.spec(), variant: Variant(0) }
+/// What is launched, by an engine.
+pub(super) struct ByPairs<E> {
+    spec: AttentionSpec,
+    engine: PhantomData<fn() -> E>,
 }
 
-/// What is launched, by either engine.
-pub(super) struct ByPairs(pub(super) Code, pub(super) Engine);
+impl<E: Engine> ByPairs<E> {
+    pub(super) fn new(p: &AttentionProblem) -> Self {
+        Self { spec: *p.spec(), engine: PhantomData }
+    }
 
-impl ByPairs {
     pub(super) fn shape(&self) -> Shape<f32> {
-        Shape::new(&self.0.spec, self.0.tiling(), pairs::loops(&self.0.spec, self.1))
+        let tiling = Code { spec: self.spec, variant: Variant(0) }.tiling();
+        Shape::new(&self.spec, tiling, pairs::loops::<E>(&self.spec, tiling))
     }
 }
 
-impl Launch<Attention> for ByPairs {
+impl<E: Engine + 'static> Launch<Attention> for ByPairs<E> {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &AttentionArgs<'_>) -> Result<()> {
         let scratch = kernel::own(queue).scratch();
         // SAFETY: the caller's promise.
-        unsafe { run(self.shape(), &self.0.spec, scratch, args) };
+        unsafe { run(self.shape(), &self.spec, scratch, args) };
         Ok(())
     }
 }

@@ -4,8 +4,8 @@
 //! numbers of f32, the portable kernel, which widens them, is estimated to be faster.
 
 use super::{
-    amx_bf16::{ByPairs, code, estimate, note, supports},
-    pairs::Engine,
+    amx_bf16::{ByPairs, estimate, note, supports},
+    of_bf16::OfBf16,
     plan::SOURCES,
 };
 use crate::{caps, kernel};
@@ -32,6 +32,7 @@ impl Kernel<Attention> for Avx512Bf16 {
                 ^ source_hash(include_bytes!("run.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("pairs.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("weights.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("of_bf16.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("dots.rs")).rotate_left(4)
         }
     }
@@ -50,7 +51,7 @@ impl Kernel<Attention> for Avx512Bf16 {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &AttentionProblem, variant: Variant) -> Result<Plan<Attention>> {
-        let by_dots = ByPairs(code(p), Engine::Dots);
+        let by_dots = ByPairs::<OfBf16<false>>::new(p);
         // SAFETY: `run` computes what the spec says, from and to the operands the spec names.
         Ok(unsafe { kernel::plan(self, device, p, variant, by_dots.shape().scratch_bytes(), by_dots) })
     }

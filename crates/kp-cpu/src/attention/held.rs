@@ -6,7 +6,7 @@
 //! ```
 //! Runs that find no place of their own take turns in the last one.
 
-use super::{chunk::BLOCK, sight::Tile};
+use super::{chunk::BLOCK, plan::PANELS, sight::Tile};
 use std::ops::Range;
 
 /// Keys of a run.
@@ -14,17 +14,21 @@ pub(super) const RUN: usize = BLOCKS * BLOCK;
 
 const BLOCKS: usize = 8;
 
-/// Most places: 2 MB of bf16 with 128 numbers a head, about what a second cache holds.
+/// Most places that there may be.
 const MOST: usize = 8;
 
-/// Places for runs of so many keys.
-pub(super) fn places(keys: usize) -> usize {
-    keys.div_ceil(RUN).clamp(1, MOST)
+/// Places for runs of so many keys, of which at most so many stay.
+pub(super) fn places(keys: usize, most: usize) -> usize {
+    keys.div_ceil(RUN).clamp(1, most.min(MOST))
 }
 
 /// What lies in which place.
 #[derive(Default)]
-pub(crate) struct Held([Run; MOST]);
+pub(crate) struct Held {
+    runs: [Run; MOST],
+    /// Of each panel of a tile, whether what is ready of Q holds all its numbers.
+    pub(super) queries: [bool; PANELS],
+}
 
 /// What lies in a place.
 #[derive(Clone, Copy, Default)]
@@ -39,15 +43,16 @@ pub(super) struct Run {
 pub(super) struct Block {
     /// How many of its keys.
     pub(super) keys: usize,
-    /// Whether all values are finite.
-    pub(super) bounded: bool,
+    /// Whether what is ready holds all their numbers, and all values.
+    pub(super) holds_keys: bool,
+    pub(super) holds_values: bool,
 }
 
 impl Held {
     /// The place, one of `places`, of the run that key `key` of a tile belongs to, and what is ready of it.
     pub(super) fn run(&mut self, tile: &Tile<'_>, key: usize, places: usize) -> (usize, &mut Run) {
         let (place, of) = place(tile, key, places);
-        let run = &mut self.0[place];
+        let run = &mut self.runs[place];
         if run.of != of {
             *run = Run { of, ..Run::default() };
         }
@@ -57,7 +62,7 @@ impl Held {
     /// Whether some keys of one run are ready.
     pub(super) fn has(&self, tile: &Tile<'_>, keys: Range<usize>, places: usize) -> bool {
         let (place, of) = place(tile, keys.start, places);
-        let run = &self.0[place];
+        let run = &self.runs[place];
         let block = |start: usize| run.blocks[start % RUN / BLOCK].keys >= keys.end.min(start + BLOCK) - start;
         run.of == of && (keys.start / BLOCK * BLOCK..keys.end).step_by(BLOCK).all(block)
     }

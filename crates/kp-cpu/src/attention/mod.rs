@@ -5,6 +5,8 @@ mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
+mod amx_f32;
+#[cfg(target_arch = "x86_64")]
 mod avx2_decode;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
@@ -26,6 +28,10 @@ pub(crate) mod machine;
 #[cfg(target_arch = "x86_64")]
 mod meets;
 #[cfg(target_arch = "x86_64")]
+mod of_bf16;
+#[cfg(target_arch = "x86_64")]
+mod of_parts;
+#[cfg(target_arch = "x86_64")]
 mod order;
 #[cfg(target_arch = "x86_64")]
 mod paired;
@@ -36,6 +42,8 @@ pub(crate) mod plan;
 mod portable;
 pub(crate) mod product;
 pub(crate) mod read;
+#[cfg(test)]
+mod row_tests;
 mod run;
 pub(crate) mod sight;
 pub(crate) mod soften;
@@ -58,6 +66,7 @@ pub(crate) const KERNELS: KernelList<Attention> = &[
     &avx2_decode::Avx2Decode,
     &amx_bf16::AmxBf16,
     &avx512_bf16::Avx512Bf16,
+    &amx_f32::AmxF32,
     &portable::Portable,
 ];
 

@@ -89,7 +89,7 @@ pub(crate) struct Source<'a> {
     pub(crate) rows: Rows,
     pub(super) codes: &'a [u8],
     scales: &'a [u8],
-    scheme: Scheme,
+    pub(super) format: Format,
     /// Tokens of a stored sequence, and heads: scales are `[sequences][len][heads]` whatever the layout.
     len: usize,
     heads: usize,
@@ -114,12 +114,12 @@ impl<'a> Source<'a> {
     }
 
     fn new(rows: Rows, format: Format, codes: &'a [u8], scales: &'a [u8], (len, heads): (u32, u32)) -> Self {
-        Self { rows, codes, scales, scheme: format.scheme, len: len as usize, heads: heads as usize }
+        Self { rows, codes, scales, format, len: len as usize, heads: heads as usize }
     }
 
     /// Whether each row has a number that scales it.
     pub(super) fn scales_rows(&self) -> bool {
-        matches!(self.scheme, Scheme::Row)
+        matches!(self.format.scheme, Scheme::Row)
     }
 
     /// The bytes of the row of a token and head.
@@ -196,7 +196,7 @@ impl<'a> Source<'a> {
     /// What scales a row: 1 where nothing does.
     #[inline(always)]
     pub(super) fn scale<R: Real>(&self, token: Token, head: usize) -> R {
-        let at = match self.scheme {
+        let at = match self.format.scheme {
             Scheme::Tensor => 0,
             Scheme::Row => (token.0 * self.len + token.1) * self.heads + head,
             _ => return R::ONE,

@@ -77,7 +77,7 @@ pub(crate) struct Tiling {
 
 /// Panels that share keys as they were read: where rows of a head lie a page apart, waiting for them from the last cache
 /// took a tenth of the time of the products of four panels on Zen 4, of 128 numbers in bf16. Eight are as fast with 512 numbers.
-const PANELS: usize = 8;
+pub(super) const PANELS: usize = 8;
 
 /// Tiles per thread that even out what masks make uneven.
 const TILES_PER_THREAD: usize = 8;

@@ -65,7 +65,8 @@ impl Launch<Attention> for Code {
 
 /// How its work is cut, and the loops of its variant.
 fn shape<R: Compiled>(code: &Code) -> Shape<R> {
-    let dims = Dims::new(&code.spec);
-    let room = [BLOCK * dims.qk_ld(), BLOCK * dims.v_ld(), BLOCK * PANEL];
-    Shape::new(&code.spec, code.tiling(), Loops { run: R::machine(code.variant).chunk, chunk: CHUNK, room })
+    let (dims, tiling) = (Dims::new(&code.spec), code.tiling());
+    let q = tiling.tile * if tiling.few { dims.qk_ld() } else { dims.qk_width };
+    let room = [q, BLOCK * dims.qk_ld(), BLOCK * dims.v_ld(), BLOCK * PANEL];
+    Shape::new(&code.spec, tiling, Loops { run: R::machine(code.variant).chunk, chunk: CHUNK, room })
 }

@@ -42,8 +42,8 @@ pub(crate) struct Loops<R> {
     pub(crate) run: fn(Job<'_, '_, '_, R>),
     /// Keys of a chunk, whose part of the result is summed by itself, so that another thread may do it.
     pub(crate) chunk: usize,
-    /// Numbers there is room for, of keys, of values and of scores.
-    pub(crate) room: [usize; 3],
+    /// Numbers there is room for, of queries, of keys, of values and of scores.
+    pub(crate) room: [usize; 4],
 }
 
 /// How the work is cut, and who does it.
@@ -66,10 +66,9 @@ impl<R: Compiled> Shape<R> {
         let Tiling { few, tile, .. } = self.tiling;
         let Dims { qk_width, .. } = self.dims;
         let (qk_ld, v_ld) = (self.dims.qk_ld(), self.dims.v_ld());
-        let q = tile * if few { qk_ld } else { qk_width };
         let k_columns = if few { qk_width * BLOCK } else { 0 };
         let rows = if few { tile * v_ld } else { PANEL * qk_ld.max(v_ld) };
-        let [k, v, s] = self.loops.room;
+        let [q, k, v, s] = self.loops.room;
         [q, k, v, k_columns, s, rows]
     }
 

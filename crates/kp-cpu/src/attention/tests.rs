@@ -1,6 +1,5 @@
 //! Every variant against nested loops in f64 that follow the definition.
 
-use super::machine::VARIANTS;
 use crate::numbers::{self, index};
 use kp_hal::{
     Buffer, DType, Device, Kernel, MemoryKind, Op, Queue, Variant,
@@ -32,7 +31,7 @@ impl Random {
     }
 
     /// Between −1 and 1.
-    fn unit(&mut self) -> f64 {
+    pub(super) fn unit(&mut self) -> f64 {
         f64::from(self.next()) / f64::from(1_u32 << 30) - 1.0
     }
 }
@@ -394,6 +393,28 @@ fn pairs_of_numbers_and_keys_follow_the_definition() {
     }
 }
 
+/// Of numbers of one part to three.
+#[test]
+fn parts_follow_the_definition() {
+    for text in [
+        "attention 1x2x17x1 f32:f32:f32 lse",
+        "attention 1x2x70:130x24:40 f32:f32:f32 mask=causal lse",
+        "attention 1x1x100:129x65:130 f32:f32:f32 mask=window/40/7 ldq=70 ldk=72 ldv=131 ldo=140 lse",
+        "attention 1x8:2x9:600x64 f16:f16:f32 layout=bhsd mask=causal sinks lse",
+        "attention 1x2x33:100x80 f16:f16:f16 softcap=1.5 alibi lse",
+        "attention 1x2x20x16 f32:bf16:f32 mask=prefix/3 scale=-2.5 lse",
+        "attention 2x2x70:100x16 bf16:f32:f32 mask=blocks/7/13 lse",
+        "attention 5x2x29:33x16 bf16:e4m3:f32 lens=packed/90/100 mask=causal lse",
+        "attention 3x4:2x30:70x16 bf16:e4m3@row:f32 lens=padded page=5/40 lse",
+        "attention 2x2x40x48 f16:e5m2@tensor:f32 lse",
+        "attention 1x1x60:200x16 f32:f32:f32 scale=8 lse",
+        "attention 1x1x100:700x16 f32:f32:f32 scale=8 lse",
+        "attention 1x4x70:2700x16 f32:f32:f32 mask=window/2400/0 lse",
+    ] {
+        check(text);
+    }
+}
+
 #[test]
 fn many_keys_and_many_tiles_follow_the_definition() {
     for text in [
@@ -415,78 +436,5 @@ fn many_keys_and_many_tiles_follow_the_definition() {
         "attention 1x32:2x1:290x64 bf16:bf16:f32 mask=window/100/0 lse",
     ] {
         check(text);
-    }
-}
-
-/// The bits of the first row of O.
-fn first_row(kernel: &dyn Kernel<Attention>, variant: Variant, text: &str) -> Vec<u8> {
-    let problem: AttentionProblem = text.parse().expect(text);
-    let spec = *problem.spec();
-    let mut operands = fill::<Attention>(&problem, &spec, 3);
-    let bytes_of = |dtype: DType| dtype.bits() as usize / 8;
-    // The same rows, however many others there are.
-    for (name, seed, dtype) in [("q", 1, spec.q.dtype), ("k", 2, spec.kv.dtype), ("v", 3, spec.kv.dtype)] {
-        let mut random = Random(seed);
-        let bytes = operands.get_mut(name);
-        let count = bytes.len() / bytes_of(dtype);
-        let numbers: Vec<f64> = (0..count).map(|_| random.unit()).collect();
-        numbers::write(dtype, &numbers, bytes, 0, Overflow::Saturate);
-    }
-    let got = launch::<Attention>(kernel, &problem, variant, &operands);
-    got.get("o")[..spec.ld[3] as usize * bytes_of(spec.o)].to_vec()
-}
-
-/// The kernels whose tiles have many rows, as they are run for numbers of a type, and the fewest queries that they take.
-fn by_rows() -> Vec<(&'static dyn Kernel<Attention>, Variant, &'static str, u32)> {
-    let caps = crate::caps::with_tiles();
-    let variants = (0..VARIANTS).map(Variant).filter(|&v| super::machine::is_in(&caps, v));
-    let portable = |variant| (&super::portable::Portable as &dyn Kernel<Attention>, variant, "f32:f32:f32", 1);
-    let list = variants.map(portable);
-    #[cfg(target_arch = "x86_64")]
-    let list = {
-        let by_pairs: [(&dyn Kernel<Attention>, _); 2] =
-            [(&super::amx_bf16::AmxBf16, "amx-bf16"), (&super::avx512_bf16::Avx512Bf16, "avx512bf16")];
-        let there = by_pairs.into_iter().filter(|(_, feature)| caps.has(feature));
-        list.chain(there.map(|(kernel, _)| (kernel, Variant(0), "bf16:bf16:f32", 17)))
-    };
-    list.collect()
-}
-
-#[test]
-fn a_row_has_the_same_bits_in_any_company() {
-    for (kernel, variant, types, few) in by_rows() {
-        let row = |sizes: &str| first_row(kernel, variant, &format!("attention {sizes}:1300x24 {types}"));
-        let alone = row(&format!("1x2x{few}"));
-        for sizes in ["1x2x40", &format!("9x2x{few}"), "3x2x300"] {
-            assert!(row(sizes) == alone, "{sizes} {}#{}", kernel.name(), variant.0);
-        }
-    }
-}
-
-#[test]
-fn hidden_keys_may_hold_anything() {
-    let sizes = |few: u32| [(few.max(4), 70), (300, 600)];
-    for (kernel, variant, types, (queries, keys)) in by_rows()
-        .into_iter()
-        .flat_map(|(kernel, variant, types, few)| sizes(few).map(|size| (kernel, variant, types, size)))
-    {
-        let problem: AttentionProblem =
-            format!("attention 1x2x{queries}:{keys}x8 {types} mask=causal lse").parse().expect("a problem");
-        let bytes_of = |dtype: DType| dtype.bits() as usize / 8;
-        let mut operands = fill::<Attention>(&problem, problem.spec(), 5);
-        let run = |operands: &Operands| launch::<Attention>(kernel, &problem, variant, operands);
-        let want = run(&operands);
-        // The last key is seen by the last query only.
-        for name in ["k", "v"] {
-            let (bytes, dtype) = (operands.get_mut(name), problem.kv.dtype);
-            let last = bytes.len() - 2 * 8 * bytes_of(dtype);
-            numbers::write(dtype, &[f64::NAN; 2 * 8], &mut bytes[last..], 0, Overflow::Saturate);
-        }
-        let got = run(&operands);
-        let row = 2 * 8 * bytes_of(problem.o);
-        let rows = (queries as usize - 1) * row;
-        assert_eq!(got.get("o")[..rows], want.get("o")[..rows]);
-        let is_nan = |i: usize| numbers::get::<f64>(problem.o, &got.get("o")[rows..], i).is_nan();
-        assert!((0..2 * 8).all(is_nan), "{}#{}", kernel.name(), variant.0);
     }
 }

@@ -1,18 +1,20 @@
-//! Softmax of a panel's block in pairs of bf16: scores become weights, 2^(score − base), as products of pairs want them.
+//! Softmax of a panel's block: scores become weights, 2^(score − base), pairs of keys as an [engine](Engine) wants them.
 //!
 //! A row's base is not its largest score but follows it once that has grown by a factor of 2⁸ ([`SLACK`]): sums are seldom rescaled, and
-//! no weight is far above 1.
+//! no weight is far above 1. Values above 2¹²⁰ may overflow so.
 
-use super::chunk::PANEL;
+use super::{chunk::PANEL, pairs::Engine};
 use crate::{
     amx::ROWS,
     simd::{Avx512, vector::Vectors},
 };
-use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _CMP_GT_OQ, _CMP_NEQ_UQ, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512,
-    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_fmsub_ps, _mm512_mask_blend_epi16,
-    _mm512_mask_mov_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_ps,
+use std::{
+    arch::x86_64::{
+        __m512, __mmask16, _CMP_GT_OQ, _CMP_NEQ_UQ, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
+        _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_fmsub_ps, _mm512_mask_mov_ps, _mm512_max_ps, _mm512_mul_ps,
+        _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_sub_ps,
+    },
+    marker::PhantomData,
 };
 
 /// How far a row's scores, which are exponents of 2, may exceed what they are counted from.
@@ -22,22 +24,22 @@ const SLACK: f32 = 8.0;
 pub(super) const LEAST: f32 = -127.0;
 
 /// What the scores of two vectors of rows are counted from.
-pub(super) struct Bases {
+pub(super) struct Bases<E> {
     /// What scores are multiplied by once that is subtracted: a large one is not rounded in between.
-    power: Power,
+    power: Power<E>,
     old: [__m512; 2],
     bases: [__m512; 2],
     /// Rows whose base rose, of those that had one.
     rose: [__mmask16; 2],
 }
 
-impl Bases {
+impl<E: Engine> Bases<E> {
     /// For the rows from lane `at` on, of which `max` has the bases of before, and gets those of now.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     pub(super) fn of(s: &[f32], at: usize, scale: f32, max: &mut [f32]) -> Self {
         let slack = _mm512_set1_ps(SLACK / scale);
-        let power = Power { scale: _mm512_set1_ps(scale), least: _mm512_set1_ps(LEAST / scale) };
+        let power = Power { scale: _mm512_set1_ps(scale), least: _mm512_set1_ps(LEAST / scale), engine: PhantomData };
         let mut all = Self { power, old: [slack; 2], bases: [slack; 2], rose: [0; 2] };
         for half in 0..2 {
             let lane = at + half * ROWS;
@@ -85,27 +87,26 @@ impl Bases {
         }
     }
 
-    /// Makes scores weights in bf16, pairs of keys, and adds them to the rows' sums.
+    /// Makes scores weights, those of keys from `key` on, and adds them to the rows' sums.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub(super) fn weigh(&self, s: &[f32], at: usize, sum: &mut [f32], out: &mut [u32]) {
+    pub(super) fn weigh(&self, s: &[f32], at: usize, sum: &mut [f32], (key, out): (usize, &mut [u8])) {
         let mut sums = [_mm512_setzero_ps(); 4];
-        for (four, out) in s.as_chunks::<{ 4 * PANEL }>().0.iter().zip(out.as_chunks_mut::<{ 2 * PANEL }>().0) {
+        for (i, four) in s.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
             // Of each key both halves.
             let place = |i: usize| i / 2 * PANEL + at + i % 2 * ROWS;
             let x = std::array::from_fn(|i| {
                 _mm512_sub_ps(<Avx512 as Vectors<f32>>::load(&four[place(i)..]), self.bases[i % 2])
             });
             let weights: [__m512; 8] = self.power.of(x);
-            for (i, weight) in weights.iter().enumerate() {
-                sums[i % 4] = _mm512_add_ps(sums[i % 4], *weight);
+            for (j, weight) in weights.iter().enumerate() {
+                sums[j % 4] = _mm512_add_ps(sums[j % 4], *weight);
             }
             for pair in 0..2 {
                 for half in 0..2 {
-                    let out = &mut out[pair * PANEL + at + half * ROWS..][..ROWS];
-                    let codes = pairs(weights[4 * pair + half], weights[4 * pair + half + 2]);
-                    // SAFETY: as many words.
-                    unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), codes) };
+                    let both = [weights[4 * pair + half], weights[4 * pair + half + 2]];
+                    // SAFETY: the engine's features are there.
+                    unsafe { E::put(key / 2 + 2 * i + pair, at + half * ROWS, both, out) };
                 }
             }
         }
@@ -118,15 +119,16 @@ impl Bases {
 }
 
 /// Powers of 2.
-struct Power {
+struct Power<E> {
     /// What exponents are multiplied by first.
     scale: __m512,
     /// [`LEAST`] before that.
     least: __m512,
+    engine: PhantomData<E>,
 }
 
-impl Power {
-    /// 2ˣ for each x times the scale, within 3·10⁻⁶ of it, which is nothing beside what bf16 loses: of a fourth degree, and exactly 1 of 0.
+impl<E: Engine> Power<E> {
+    /// 2ˣ for each x times the scale, as exact as [`Engine::POWERS`].
     ///
     /// Step by step of all of them, since a core that another thread shares looks too little ahead to find what else it could do.
     #[inline]
@@ -138,20 +140,11 @@ impl Power {
         let rounded = x.map(|x| _mm512_fmadd_ps(x, self.scale, round));
         let n = rounded.map(|rounded| _mm512_sub_ps(rounded, round));
         let r: [__m512; N] = std::array::from_fn(|i| _mm512_fmsub_ps(x[i], self.scale, n[i]));
-        let mut p = [_mm512_set1_ps(0.009_582_841); N];
-        for term in [0.055_906_422, 0.240_240_99, 0.693_124_2, 1.0] {
-            p = std::array::from_fn(|i| _mm512_fmadd_ps(p[i], r[i], _mm512_set1_ps(term)));
+        let mut p = [_mm512_set1_ps(E::POWERS[0]); N];
+        for term in &E::POWERS[1..] {
+            p = std::array::from_fn(|i| _mm512_fmadd_ps(p[i], r[i], _mm512_set1_ps(*term)));
         }
         let powers = rounded.map(|rounded| _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(rounded))));
         std::array::from_fn(|i| _mm512_mul_ps(p[i], powers[i]))
     }
-}
-
-/// Two numbers a word, rounded to bf16, ties away from 0: a factor of a sum has no better side.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn pairs(low: __m512, high: __m512) -> __m512i {
-    let half = _mm512_set1_epi32(0x8000);
-    let [low, high] = [low, high].map(|x| _mm512_add_epi32(_mm512_castps_si512(x), half));
-    _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(low), high)
 }

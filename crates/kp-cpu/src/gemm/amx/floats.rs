@@ -16,7 +16,7 @@
 use super::{
     bits::{is_late, parts, scaling, without_digits},
     codes::{Codes, ENTRIES},
-    parts::{PARTS, STEP, WIDE, left_bytes, right_bytes, split_lines},
+    parts::{PARTS, Places, STEP, WIDE, left_bytes, right_bytes, split_lines},
     splits::codes_of,
     terms::{Split, add_products},
 };
@@ -276,9 +276,13 @@ impl Job<'_, '_> {
                             let first = ((p - panels.start) * PANEL + half * WIDE) * ENTRIES + start % LINE / SHARE;
                             self.split_codes(codes, some, run.clone(), [&scales[first..], &zeros[first..]], b)
                         }
-                        OfB::Lines((lines, ld)) => {
-                            split_lines((&lines[half * WIDE..], ld), some.len(), run.len(), parts[1], b)
-                        }
+                        OfB::Lines((lines, ld)) => split_lines(
+                            (&lines[half * WIDE..], ld),
+                            some.len(),
+                            run.len(),
+                            parts[1],
+                            (Places::right(parts[1]), b),
+                        ),
                     };
                     for tile in (0..count).step_by(TOGETHER) {
                         let (part, all) = (half * count + tile, halves * count);

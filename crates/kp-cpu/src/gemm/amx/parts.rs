@@ -38,6 +38,27 @@ pub(crate) const fn right_bytes(parts: usize) -> usize {
     2 * parts * TILE_BYTES
 }
 
+/// Where tiles of a split operand lie: bytes from a step to the next, from a part to the next, and from the first 16 rows or columns to the
+/// other ones.
+#[derive(Clone, Copy)]
+pub(crate) struct Places {
+    pub(crate) step: usize,
+    pub(crate) part: usize,
+    pub(crate) tile: usize,
+}
+
+impl Places {
+    /// Of 16 rows whose numbers have so many parts.
+    pub(crate) const fn left(parts: usize) -> Self {
+        Self { step: left_bytes(parts), part: TILE_BYTES, tile: 0 }
+    }
+
+    /// Of 32 columns.
+    pub(crate) const fn right(parts: usize) -> Self {
+        Self { step: right_bytes(parts), part: 2 * TILE_BYTES, tile: TILE_BYTES }
+    }
+}
+
 /// Whether a number has no parts: it is not finite, or rounds to what is not.
 pub(crate) fn is_special(x: f32) -> bool {
     x.to_bits() & MAGNITUDE >= SPECIAL
@@ -54,13 +75,20 @@ const SPECIAL: u32 = 0x7f7f_8000;
 fn split(first: __m512, second: __m512) -> ([__m512i; PARTS], __mmask16) {
     let (first, special) = plain(first);
     let (second, also) = plain(second);
+    (split_plain(first, second), special | also)
+}
+
+/// The parts of 16 numbers and of 16 others, none of them [special](is_special) but NaN, of which one part at least is NaN.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) fn split_plain(first: __m512, second: __m512) -> [__m512i; PARTS] {
     let (h, rest) = (nearest(first), nearest(second));
     let (first, second) = (_mm512_sub_ps(first, h), _mm512_sub_ps(second, rest));
     let upper = pairs(h, rest);
     let (m, rest) = (nearest(first), nearest(second));
     let (first, second) = (_mm512_sub_ps(first, m), _mm512_sub_ps(second, rest));
     // Of what is left then, nothing is to be rounded.
-    ([upper, pairs(m, rest), pairs(first, second)], special | also)
+    [upper, pairs(m, rest), pairs(first, second)]
 }
 
 /// Numbers, 0 for those that are special, and which are.
@@ -127,12 +155,12 @@ pub(crate) fn split_rows(
     rows: usize,
     run: usize,
     parts: usize,
-    out: &mut [u8],
+    (places, out): (Places, &mut [u8]),
 ) -> bool {
     let mut special = 0;
     for row in 0..ROWS {
         let numbers = if row < rows { &numbers[row * ld..][..run] } else { &[] };
-        for (step, out) in out.chunks_exact_mut(left_bytes(parts)).take(run.div_ceil(STEP)).enumerate() {
+        for (step, out) in out.chunks_mut(places.step).take(run.div_ceil(STEP)).enumerate() {
             let first = numbers.as_ptr().wrapping_add(step * STEP);
             let left = numbers.len().saturating_sub(step * STEP);
             // SAFETY: those that are left.
@@ -140,8 +168,8 @@ pub(crate) fn split_rows(
             let [even, odd] = by_turns(low, high);
             let (lines, some) = split(even, odd);
             special |= some;
-            for (line, out) in lines.into_iter().zip(out.chunks_exact_mut(TILE_BYTES)) {
-                store(line, &mut out[row * ROW_BYTES..]);
+            for (part, line) in lines.into_iter().take(parts).enumerate() {
+                store(line, &mut out[part * places.part + row * ROW_BYTES..]);
             }
         }
     }
@@ -159,11 +187,12 @@ pub(crate) fn split_lines(
     columns: usize,
     run: usize,
     parts: usize,
-    out: &mut [u8],
+    (places, out): (Places, &mut [u8]),
 ) -> bool {
     let numbers = &numbers[..(run - 1) * ld + columns];
     let mut special = 0;
-    for (step, out) in out.chunks_exact_mut(right_bytes(parts)).take(run.div_ceil(STEP)).enumerate() {
+    for step in 0..run.div_ceil(STEP) {
+        let out = &mut out[step * places.step..];
         for line in 0..ROWS {
             for tile in 0..2 {
                 let columns = columns.saturating_sub(tile * ROWS);
@@ -176,7 +205,7 @@ pub(crate) fn split_lines(
                 let (lines, some) = split(of(first), of(first + 1));
                 special |= some;
                 for (part, codes) in lines.into_iter().take(parts).enumerate() {
-                    store(codes, &mut out[(2 * part + tile) * TILE_BYTES + line * ROW_BYTES..]);
+                    store(codes, &mut out[part * places.part + tile * places.tile + line * ROW_BYTES..]);
                 }
             }
         }
@@ -228,8 +257,8 @@ mod tests {
             // SAFETY: the processor has AVX-512.
             let told = unsafe {
                 [
-                    split_rows((&rows, RUN), 5, RUN, parts, &mut left),
-                    split_lines((&lines, 21), 21, RUN, parts, &mut right),
+                    split_rows((&rows, RUN), 5, RUN, parts, (Places::left(parts), &mut left)),
+                    split_lines((&lines, 21), 21, RUN, parts, (Places::right(parts), &mut right)),
                 ]
             };
             assert_eq!(told, [special.is_some(); 2], "{special:?}");

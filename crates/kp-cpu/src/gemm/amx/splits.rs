@@ -5,7 +5,7 @@ use super::{
     codes::{Codes, ENTRIES},
     floats::{A_LD, Job, PANEL},
     lines::turn,
-    parts::{PARTS, STEP, WIDE, is_special, right_bytes, split_rows},
+    parts::{PARTS, Places, STEP, WIDE, is_special, right_bytes, split_rows},
 };
 use crate::{
     amx::{ROW_BYTES, ROWS, TILE_BYTES},
@@ -37,10 +37,10 @@ impl Job<'_, '_> {
         let (outer, parts) = (item.row + rows.start..item.row + rows.end, self.parts[0]);
         if let Some((numbers, ld)) = product.a.numbers_in_rows::<f32>(item.row_batch) {
             let numbers = &numbers[outer.start * ld + run.start..];
-            return split_rows((numbers, ld), rows.len(), run.len(), parts, out);
+            return split_rows((numbers, ld), rows.len(), run.len(), parts, (Places::left(parts), out));
         }
         product.a.pack_rows::<Avx512, f32>(item.row_batch, outer, run.clone(), A_LD, self.floats.scaling[0], room);
-        split_rows((room, A_LD), rows.len(), run.len(), parts, out)
+        split_rows((room, A_LD), rows.len(), run.len(), parts, (Places::left(parts), out))
     }
 
     /// A run of a panel of B as lines of numbers, and the distance between them: where they lie, or made in `room`.

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use crate::{
         amx::{features, is_imitated},
-        gemm::amx::parts::{numbers, split_lines, split_rows},
+        gemm::amx::parts::{Places, numbers, split_lines, split_rows},
     };
 
     /// Two tiles of rows, over 70 elements, stored and added, of any number of parts: in the mean no further from the product than a chain of
@@ -237,9 +237,9 @@ mod tests {
             // SAFETY: the processor has AVX-512; there are tiles, or nothing is done with them, and this thread has no others.
             let tiles = unsafe {
                 for (rows, left) in rows.chunks(ROWS * RUN).zip(left.chunks_mut(left_step)) {
-                    split_rows((rows, RUN), ROWS, RUN, parts[0], left);
+                    split_rows((rows, RUN), ROWS, RUN, parts[0], (Places::left(parts[0]), left));
                 }
-                split_lines((&lines, WIDE), WIDE, RUN, parts[1], &mut right);
+                split_lines((&lines, WIDE), WIDE, RUN, parts[1], (Places::right(parts[1]), &mut right));
                 Tiles::new()
             };
             let mut sums = vec![9.0; 2 * ROWS * LD];
