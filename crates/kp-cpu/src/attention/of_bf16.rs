@@ -14,6 +14,7 @@ use super::{
     pairs::{BLOCK, Engine, STEP, Sizes},
     places::{Dims, Source},
     sight::Tile as Rows,
+    soon::Soon,
     turn::Turns,
 };
 use crate::{
@@ -137,23 +138,27 @@ impl<const TILED: bool> Engine for OfBf16<TILED> {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn scores(&self, dims: Dims, (k, key): (&[u8], usize), (q, lane): (&[u8], usize), s: &mut [f32]) {
+    unsafe fn scores(&self, dims: Dims, k: &[u8], q: &[u8], [keys, rows]: [usize; 2], s: &mut [f32], soon: &mut Soon) {
         let ld = row_bytes(dims);
-        let first = k[key * ld..][..BLOCK * ld].as_ptr();
-        let left = Operand { at: [first, first.wrapping_add(ld * ROWS)], ld, step: ROW_BYTES };
-        let sums = &mut s[key * PANEL..][..BLOCK * PANEL];
-        // SAFETY: rows of K, pairs of Q and room for scores are there; the rest is passed on.
-        unsafe { self.product(left, right(q, lane), ld / ROW_BYTES, sums, lane, true) };
+        for (k, s) in k.chunks_exact(BLOCK * ld).zip(s.chunks_exact_mut(BLOCK * PANEL)).take(keys / BLOCK) {
+            let left = Operand { at: [k.as_ptr(), k[ld * ROWS..].as_ptr()], ld, step: ROW_BYTES };
+            for lane in (0..rows).step_by(BLOCK) {
+                soon.ask();
+                // SAFETY: rows of K, pairs of Q and room for scores are there; the rest is passed on.
+                unsafe { self.product(left, right(q, lane), ld / ROW_BYTES, s, lane, true) };
+            }
+        }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn put(pair: usize, lane: usize, [low, high]: [__m512; 2], out: &mut [u8]) {
+    unsafe fn put(pair: usize, lane: usize, [low, high]: [__m512; 2], out: *mut u8) {
         // Ties away from 0: a factor of a sum has no better side.
         let half = _mm512_set1_epi32(0x8000);
         let [low, high] = [low, high].map(|x| _mm512_add_epi32(_mm512_castps_si512(x), half));
         let codes = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(low), high);
-        store(codes, &mut out[pair * LD + 4 * lane..]);
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_storeu_si512(out.wrapping_add(pair * LD + 4 * lane).cast(), codes) };
     }
 
     fn weight(weights: &[u8], key: usize, lane: usize) -> f32 {

@@ -15,6 +15,7 @@ use super::{
     pairs::{BLOCK, Engine, STEP, Sizes},
     places::Dims,
     sight::Tile,
+    soon::Soon,
 };
 use crate::{
     amx::{ROW_BYTES, ROWS, TILE_BYTES, Tiles},
@@ -161,23 +162,24 @@ impl Engine for OfParts {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn scores(&self, dims: Dims, (k, key): (&[u8], usize), (q, lane): (&[u8], usize), s: &mut [f32]) {
+    unsafe fn scores(&self, dims: Dims, k: &[u8], q: &[u8], [keys, rows]: [usize; 2], s: &mut [f32], soon: &mut Soon) {
         let of_keys = steps(dims) * left_bytes(self.kv);
-        let left = Split { tiles: &k[key / ROWS * of_keys..], parts: self.kv };
-        let right = Split { tiles: &q[lane / BLOCK * steps(dims) * right_bytes(self.q)..], parts: self.q };
-        let sums = (&mut s[key * PANEL + lane..], PANEL);
-        // SAFETY: both were split to as many steps; the rest is passed on.
-        unsafe { add_products((left, of_keys, BLOCK / ROWS), right, steps(dims), sums, true, &self.tiles) };
+        for (lane, q) in (0..rows).step_by(BLOCK).zip(q.chunks_exact(steps(dims) * right_bytes(self.q))) {
+            (0..keys / BLOCK).for_each(|_| soon.ask());
+            let left = (Split { tiles: k, parts: self.kv }, of_keys, keys / ROWS);
+            let right = Split { tiles: q, parts: self.q };
+            // SAFETY: both were split to as many steps; the rest is passed on.
+            unsafe { add_products(left, right, steps(dims), (&mut s[lane..], PANEL), true, &self.tiles) };
+        }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn put(pair: usize, lane: usize, [low, high]: [__m512; 2], out: &mut [u8]) {
-        let out = &mut out[place(pair, lane)..][..2 * (PARTS - 1) * TILE_BYTES + ROW_BYTES];
+    unsafe fn put(pair: usize, lane: usize, [low, high]: [__m512; 2], out: *mut u8) {
+        let out = out.wrapping_add(place(pair, lane));
         for (part, line) in split_plain(low, high).into_iter().enumerate() {
-            let out = &mut out[2 * part * TILE_BYTES..][..ROW_BYTES];
-            // SAFETY: 64 bytes.
-            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), line) };
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_storeu_si512(out.wrapping_add(2 * part * TILE_BYTES).cast(), line) };
         }
     }
 

@@ -105,11 +105,12 @@ pub(super) trait Engine: Sized {
         out: (usize, &mut [u8]),
     ) -> bool;
 
-    /// Products of 32 keys of a block, from `key` on, with 32 rows of a panel, from `lane` on: to their places in `s`.
-    unsafe fn scores(&self, dims: Dims, k: (&[u8], usize), q: (&[u8], usize), s: &mut [f32]);
+    /// Products of so many keys of a block and rows of a panel, 32 by 32 at a time, with something asked for each time.
+    unsafe fn scores(&self, dims: Dims, k: &[u8], q: &[u8], counts: [usize; 2], s: &mut [f32], soon: &mut Soon);
 
-    /// Stores the weights of 16 rows, from `lane` on, and of a pair of keys, of those that wait.
-    unsafe fn put(pair: usize, lane: usize, weights: [__m512; 2], out: &mut [u8]);
+    /// Stores the weights of 16 rows, from `lane` on, and of a pair of keys, of those that wait, for which `out` has [room](Sizes::weights). A
+    /// pointer, since what is made between two stores would not stay there across a check.
+    unsafe fn put(pair: usize, lane: usize, weights: [__m512; 2], out: *mut u8);
 
     /// One of them.
     fn weight(weights: &[u8], key: usize, lane: usize) -> f32;
@@ -120,6 +121,7 @@ pub(super) trait Engine: Sized {
 
 /// What an engine runs, and what that wants for a problem.
 pub(super) fn loops<E: Engine>(spec: &AttentionSpec, tiling: Tiling) -> Loops<f32> {
+    const { assert!(E::WAIT.is_multiple_of(KEYS / STEP), "steps of a block wait together") };
     let sizes = E::sizes(spec.q, spec.kv, Dims::new(spec));
     let runs = places(spec.kv_len as usize, E::PLACES);
     let bytes = [
@@ -241,13 +243,8 @@ fn take<E: Engine>(
                 let Some(panel) = tile.panel(rows.clone(), block) else { continue };
                 let whole = panel.keys.next_multiple_of(BLOCK);
                 let k = &k[i * sizes.keys..][..sizes.keys];
-                for lane in lanes() {
-                    for key in (0..whole).step_by(BLOCK) {
-                        soon.ask();
-                        // SAFETY: as above.
-                        unsafe { engine.scores(dims, (k, key), (q, lane), scores) };
-                    }
-                }
+                // SAFETY: as above.
+                unsafe { engine.scores(dims, k, q, [whole, rows.len()], scores, &mut soon) };
                 let s = &mut scores[..panel.keys * PANEL];
                 let seen = block.0..block.0 + panel.keys;
                 if !(queries[p] && run.blocks[i].holds_keys) {
@@ -276,7 +273,8 @@ fn take<E: Engine>(
                         waiting = steps.start..steps.start;
                         bases.rescale(lane, sum, acc);
                     }
-                    bases.weigh(s, lane, sum, (first, weights));
+                    // SAFETY: they are as many bytes as the engine says, which has room for the block's steps.
+                    unsafe { bases.weigh(s, lane, sum, (first, weights.as_mut_ptr())) };
                 }
                 if !run.blocks[i].holds_values {
                     add_values::<E>(inputs, tile, seen, (first, weights), acc);

@@ -87,10 +87,13 @@ impl<E: Engine> Bases<E> {
         }
     }
 
-    /// Makes scores weights, those of keys from `key` on, and adds them to the rows' sums.
+    /// Makes scores weights, those of keys from `key` on of those that wait, and adds them to the rows' sums.
+    ///
+    /// # Safety
+    /// `out` has [room](super::pairs::Sizes::weights) for them.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub(super) fn weigh(&self, s: &[f32], at: usize, sum: &mut [f32], (key, out): (usize, &mut [u8])) {
+    pub(super) unsafe fn weigh(&self, s: &[f32], at: usize, sum: &mut [f32], (key, out): (usize, *mut u8)) {
         let mut sums = [_mm512_setzero_ps(); 4];
         for (i, four) in s.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
             // Of each key both halves.
@@ -105,7 +108,7 @@ impl<E: Engine> Bases<E> {
             for pair in 0..2 {
                 for half in 0..2 {
                     let both = [weights[4 * pair + half], weights[4 * pair + half + 2]];
-                    // SAFETY: the engine's features are there.
+                    // SAFETY: passed on.
                     unsafe { E::put(key / 2 + 2 * i + pair, at + half * ROWS, both, out) };
                 }
             }
