@@ -1,6 +1,8 @@
 //! D = A·B in f32 by tiles of AMX that multiply bf16: each number is the sum of three, or of fewer if it has fewer bits.
 //!
-//! See [`super::amx::parts`] for what is multiplied, [`super::amx::floats`] for how it is cut. Errors are no larger than by multiply-adds,
+//! See [`super::amx::parts`] for what is multiplied. Variant 0 splits both operands ([`super::amx::floats`]). Variant 1 splits A alone, whose parts meet
+//! contiguous columns of codes that are numbers of bf16 as they are, scales of whole columns left to the end ([`super::amx::product`]): B need not
+//! be turned. Errors are no larger than by multiply-adds,
 //! and [the bound](kp_hal::op) of sums in f32 holds. Operands of other types become f32 first. Limits: AMX and AVX-512; sums in f32, that are finished in
 //! f32; numbers below 2⁻¹¹⁰ lose bits, and count as 0 below 2⁻¹²⁶; not `batch-invariant`, since few rows have other kernels.
 
@@ -8,12 +10,16 @@ use super::{
     amx::{
         bits::parts_of,
         floats::{Floats, grid},
+        lines::Holds,
         parts::WIDE,
+        product,
+        source::{self, Units},
         splits::codes_of,
         terms::terms,
     },
     amx_bf16::{has_tiles, suits, sums_in_f32},
     product::finishes_in_f64,
+    side::varies,
 };
 use crate::{amx::ROWS, kernel};
 use kp_hal::{
@@ -40,6 +46,13 @@ impl Kernel<Gemm> for AmxF32 {
                 ^ source_hash(include_bytes!("amx/codes.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("amx/splits.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("amx/terms.rs")).rotate_left(6)
+                ^ source_hash(include_bytes!("amx/product.rs")).rotate_left(7)
+                ^ source_hash(include_bytes!("amx/operands.rs")).rotate_left(8)
+                ^ source_hash(include_bytes!("amx/source.rs")).rotate_left(9)
+                ^ source_hash(include_bytes!("amx/lines.rs")).rotate_left(10)
+                ^ source_hash(include_bytes!("amx/tile.rs")).rotate_left(11)
+                ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(12)
+                ^ source_hash(include_bytes!("amx/ends.rs")).rotate_left(13)
         }
     }
 
@@ -47,8 +60,15 @@ impl Kernel<Gemm> for AmxF32 {
         supports(caps, p, p.repro())
     }
 
-    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
-        estimate(caps, p)
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
+        match variant {
+            COLUMNS => {
+                let (_, memory) = Nanos::floors(caps, p);
+                let rows = f64::from(p.batch) * f64::from(p.m);
+                source::estimate(caps, p, (Holds::Bf16, Units::Tiles), memory, rows, p.batch)
+            }
+            _ => estimate(caps, p),
+        }
     }
 
     fn note(&self, _: &Caps, p: &GemmProblem, _: Variant) -> Option<Cow<'static, str>> {
@@ -56,6 +76,9 @@ impl Kernel<Gemm> for AmxF32 {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        if variant == COLUMNS {
+            return Ok(product::plan(self, device, p, variant, Holds::Bf16, Units::Tiles));
+        }
         let code = Floats::new(p.spec());
         // SAFETY: the loops touch what the spec names, and the scratch that `scratch_bytes` counts.
         Ok(unsafe { kernel::plan(self, device, p, variant, code.scratch_bytes(), code) })
@@ -78,7 +101,24 @@ fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
     if finishes_in_f64(p) {
         return Err(Unsupported::DType { operand: "d", got: p.d.dtype() });
     }
-    Ok(Variants::ONE)
+    Variants::filter(2, Unsupported::DType { operand: "b", got: p.b.dtype() }, |variant| {
+        variant != COLUMNS || meets_columns(p)
+    })
+}
+
+/// The variant that splits A alone.
+const COLUMNS: Variant = Variant(1);
+
+/// Whether B's columns need not be split: they are codes that are numbers of bf16, none of them infinite, of which the parts of a number would
+/// make NaN.
+fn meets_columns(p: &GemmSpec) -> bool {
+    let is_split = p.a.format.scheme == Scheme::None && parts_of(&p.a, p.k, 0) > 1;
+    let is_finite = matches!(
+        p.b.dtype(),
+        DType::E4m3 | DType::E4m3Fnuz | DType::E5m2Fnuz | DType::E2m1 | DType::I8 | DType::U8 | DType::I4 | DType::U4
+    );
+    let is_exact = parts_of(&p.b, p.k, 0) == 1 && !varies(&p.b, p.k);
+    is_split && is_finite && is_exact && p.b.order == Order::Col
 }
 
 /// Products of parts, six of f32, at a measured share of the peak, splitting, and reading.

@@ -31,8 +31,9 @@ use std::{
         _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512,
         _mm512_mask_blend_epi16, _mm512_mask_mov_epi32, _mm512_mask_mov_ps, _mm512_maskz_loadu_epi8,
         _mm512_maskz_mov_epi16, _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_permutexvar_epi16,
-        _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_slli_epi16, _mm512_slli_epi32,
-        _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps, _mm512_test_epi16_mask,
+        _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_si512,
+        _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps,
+        _mm512_test_epi16_mask,
     },
     array,
     ops::Range,
@@ -129,9 +130,10 @@ impl Codes {
             let line = (first - inner.start) / ELEMENTS;
             let codes = Columns::of(side, batch, some.clone()).column(o);
             self.some_lines::<1, true>(codes, [&scales, &zeros], |i, [bf16]| {
-                let there = (some.len() - i * ELEMENTS).min(ELEMENTS);
+                let there = some.len() - i * ELEMENTS;
                 // The last byte may hold something else's code.
-                store(line + i, _mm512_maskz_mov_epi16(!0 >> (ELEMENTS - there), bf16));
+                let rest = || _mm512_maskz_mov_epi16(!(u32::MAX << there), bf16);
+                store(line + i, if there < ELEMENTS { rest() } else { bf16 });
             });
         }
     }
@@ -200,26 +202,68 @@ impl Codes {
                     store(i, table.map(|table| _mm512_permutexvar_epi16(places, table)));
                 }
             }
-            kind => {
-                let (scales, zeros) = (scales.as_chunks::<2>().0, zeros.as_chunks::<2>().0);
-                let none = _mm512_set1_ps(0.0);
-                // bf16 holds every byte, and others that are to be rounded; but what is infinite has no parts.
-                let is_exact = !self.scaled && (ROUNDED || matches!(kind, Kind::Eight { .. }));
-                for (i, codes) in codes.chunks(kind.line_bytes()).enumerate() {
-                    let [(even, some), (odd, more)] = kind.numbers(codes).map(|x| match (is_exact, self.scaled) {
-                        (true, _) => (array::from_fn(|part| if part == 0 { x } else { none }), 0),
-                        (_, false) => bf16::<N, ROUNDED>(x),
-                        (_, true) => {
-                            let moved = _mm512_sub_ps(x, of_halves(zeros[i]));
-                            bf16::<N, ROUNDED>(_mm512_mul_ps(moved, of_halves(scales[i])))
-                        }
-                    });
-                    special |= some | more;
-                    store(i, array::from_fn(|part| pairs_of(even[part], odd[part])));
-                }
+            // A loop for each kind, so that no line asks.
+            Kind::Eight { signed: true } => {
+                let numbers = |codes: &[u8]| eight::<true>(codes);
+                special |= self.each_line::<N, ROUNDED, ELEMENTS>(codes, [scales, zeros], true, numbers, store);
+            }
+            Kind::Eight { signed: false } => {
+                let numbers = |codes: &[u8]| eight::<false>(codes);
+                special |= self.each_line::<N, ROUNDED, ELEMENTS>(codes, [scales, zeros], true, numbers, store);
+            }
+            // bf16 holds them, if they are to be rounded; but what is infinite has no parts.
+            Kind::Float(table) => {
+                let numbers = |codes: &[u8]| float(table, codes);
+                special |= self.each_line::<N, ROUNDED, ELEMENTS>(codes, [scales, zeros], ROUNDED, numbers, store);
+            }
+            Kind::Bf16 => {
+                let numbers = |codes: &[u8]| of_bf16(some_64(codes));
+                special |= self.each_line::<N, ROUNDED, ROW_BYTES>(codes, [scales, zeros], ROUNDED, numbers, store);
+            }
+            Kind::F16 => {
+                let numbers = |codes: &[u8]| half(codes);
+                special |= self.each_line::<N, ROUNDED, ROW_BYTES>(codes, [scales, zeros], false, numbers, store);
             }
         }
         special != 0
+    }
+
+    /// Those of codes of 8 or 16 bits, of which a line has so many bytes: `numbers` makes numbers of a line's codes, those with an even place and
+    /// those with an odd one, 0 for those that are missing. Without scales some `are_exact` in bf16.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn each_line<const N: usize, const ROUNDED: bool, const BYTES: usize>(
+        &self,
+        codes: &[u8],
+        [scales, zeros]: [&[f32]; 2],
+        are_exact: bool,
+        numbers: impl Fn(&[u8]) -> [__m512; 2],
+        mut store: impl FnMut(usize, [__m512i; N]),
+    ) -> __mmask16 {
+        let (scales, zeros) = (scales.as_chunks::<2>().0, zeros.as_chunks::<2>().0);
+        let is_exact = are_exact && !self.scaled;
+        let mut line = |i: usize, codes: &[u8]| {
+            let [even, odd] = numbers(codes);
+            if is_exact {
+                let (line, none) = (pairs_of(even, odd), _mm512_setzero_si512());
+                store(i, array::from_fn(|part| if part == 0 { line } else { none }));
+                return 0;
+            }
+            let scaled = |x: __m512| _mm512_mul_ps(_mm512_sub_ps(x, of_halves(zeros[i])), of_halves(scales[i]));
+            let (even, odd) = if self.scaled { (scaled(even), scaled(odd)) } else { (even, odd) };
+            let ((even, some), (odd, more)) = (bf16::<N, ROUNDED>(even), bf16::<N, ROUNDED>(odd));
+            store(i, array::from_fn(|part| pairs_of(even[part], odd[part])));
+            some | more
+        };
+        let (whole, rest) = codes.as_chunks::<BYTES>();
+        let mut special = 0;
+        for (i, codes) in whole.iter().enumerate() {
+            special |= line(i, codes);
+        }
+        if !rest.is_empty() {
+            special |= line(whole.len(), rest);
+        }
+        special
     }
 }
 
@@ -240,53 +284,47 @@ fn bf16<const N: usize, const ROUNDED: bool>(numbers: __m512) -> ([__m512; N], _
     (all, special)
 }
 
-impl Kind {
-    /// Bytes of a line's codes.
-    fn line_bytes(self) -> usize {
-        match self {
-            Self::Four(_) => ELEMENTS / 2,
-            Self::Eight { .. } | Self::Float(_) => ELEMENTS,
-            Self::Bf16 | Self::F16 => 2 * ELEMENTS,
-        }
-    }
+/// The numbers of words of two of bf16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn of_bf16(words: __m512i) -> [__m512; 2] {
+    let odd = _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+    [_mm512_slli_epi32::<16>(words), odd].map(|bits| _mm512_castsi512_ps(bits))
+}
 
-    /// The numbers of a line of codes of 8 or 16 bits, those with an even place and those with an odd one; 0 for those that are missing.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    fn numbers(self, codes: &[u8]) -> [__m512; 2] {
-        let of_bf16 = |words: __m512i| {
-            let odd = _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            [_mm512_slli_epi32::<16>(words), odd].map(|bits| _mm512_castsi512_ps(bits))
-        };
-        match self {
-            Self::Eight { signed } => {
-                let pairs = _mm512_cvtepu16_epi32(some_32(codes));
-                let (first, second) = (_mm512_slli_epi32::<24>(pairs), _mm512_slli_epi32::<16>(pairs));
-                match signed {
-                    true => [first, second].map(|byte| _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(byte))),
-                    false => [first, second].map(|byte| _mm512_cvtepi32_ps(_mm512_srli_epi32::<24>(byte))),
-                }
-            }
-            Self::Float(table) => {
-                let words = _mm512_cvtepu8_epi16(some_32(codes));
-                // SAFETY: four times 32 numbers.
-                let part = |i: usize| unsafe { _mm512_loadu_si512(table[32 * i..][..32].as_ptr().cast()) };
-                let lower = _mm512_permutex2var_epi16(part(0), words, part(1));
-                let upper = _mm512_permutex2var_epi16(part(2), words, part(3));
-                let is_upper = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x40));
-                let magnitude = _mm512_mask_blend_epi16(is_upper, lower, upper);
-                let sign = _mm512_and_si512(_mm512_slli_epi16::<8>(words), _mm512_set1_epi16(i16::MIN));
-                of_bf16(_mm512_or_si512(magnitude, sign))
-            }
-            Self::Bf16 => of_bf16(some_64(codes)),
-            Self::F16 => {
-                let words = some_64(codes);
-                let odd = _mm512_srli_epi32::<16>(words);
-                [words, odd].map(|halves| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves)))
-            }
-            Self::Four(_) => unreachable!("four bits are looked up"),
-        }
+/// Of whole numbers of 8 bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn eight<const SIGNED: bool>(codes: &[u8]) -> [__m512; 2] {
+    let pairs = _mm512_cvtepu16_epi32(some_32(codes));
+    let (first, second) = (_mm512_slli_epi32::<24>(pairs), _mm512_slli_epi32::<16>(pairs));
+    match SIGNED {
+        true => [first, second].map(|byte| _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(byte))),
+        false => [first, second].map(|byte| _mm512_cvtepi32_ps(_mm512_srli_epi32::<24>(byte))),
     }
+}
+
+/// Of floats of 8 bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn float(table: &Floats, codes: &[u8]) -> [__m512; 2] {
+    let words = _mm512_cvtepu8_epi16(some_32(codes));
+    // SAFETY: four times 32 numbers.
+    let part = |i: usize| unsafe { _mm512_loadu_si512(table[32 * i..][..32].as_ptr().cast()) };
+    let lower = _mm512_permutex2var_epi16(part(0), words, part(1));
+    let upper = _mm512_permutex2var_epi16(part(2), words, part(3));
+    let is_upper = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x40));
+    let magnitude = _mm512_mask_blend_epi16(is_upper, lower, upper);
+    let sign = _mm512_and_si512(_mm512_slli_epi16::<8>(words), _mm512_set1_epi16(i16::MIN));
+    of_bf16(_mm512_or_si512(magnitude, sign))
+}
+
+/// Of f16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn half(codes: &[u8]) -> [__m512; 2] {
+    let words = some_64(codes);
+    [words, _mm512_srli_epi32::<16>(words)].map(|halves| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves)))
 }
 
 /// At most 32 bytes, and zeros.

@@ -2,20 +2,26 @@
 
 use super::{
     lines::{BLOCK, turn_sums},
+    parts::is_special,
     product::ByTiles,
     source::unit_of,
     tile::Dot,
 };
 use crate::{
     act::Tail,
-    gemm::{few::columns::bytes_mut, finish::Finish, vnni::end::End},
+    gemm::{
+        few::columns::bytes_mut,
+        finish::Finish,
+        side::{LINE, Scaling},
+        vnni::end::End,
+    },
     memory::numbers_mut,
     simd::run_widest,
 };
 use std::{any::TypeId, ops::Range};
 
 impl<E: Tail> ByTiles<E> {
-    /// Finishes the sums of a task.
+    /// Finishes the sums of a task; whether some number of A has no parts, or none.
     ///
     /// # Safety
     /// No other thread has the same elements of D.
@@ -24,9 +30,8 @@ impl<E: Tail> ByTiles<E> {
         finish: &Finish<'_, '_, E>,
         rows: Range<usize>,
         run: Range<usize>,
-        sums: &mut [u32],
-        turned: &mut [u32],
-        ends: &mut [E],
+        special: bool,
+        (sums, turned, ends): (&mut [u32], &mut [u32], &mut [E]),
     ) {
         let ld = self.ld(run.len());
         let (row_factors, ends) = ends.split_at_mut(BLOCK);
@@ -54,6 +59,9 @@ impl<E: Tail> ByTiles<E> {
                 }
                 false => &mut sums[j * BLOCK * ld..][..BLOCK * ld],
             };
+            if special {
+                self.add_specials(finish, some.clone(), run.clone(), numbers_mut(bytes_mut(numbers)), ld);
+            }
             if is_sum {
                 let numbers = numbers_mut::<E>(bytes_mut(numbers));
                 // SAFETY: passed on.
@@ -68,6 +76,35 @@ impl<E: Tail> ByTiles<E> {
             run_widest(ld, End { sums, ld, is_whole, excess: None, rows, by, ends: ends_of });
             // SAFETY: passed on.
             unsafe { finish.tile(some, run.clone(), ends, ld, rest) };
+        }
+    }
+
+    /// Adds the products of numbers of A that have no parts, one by one.
+    #[cold]
+    fn add_specials(
+        &self,
+        finish: &Finish<'_, '_, E>,
+        rows: Range<usize>,
+        run: Range<usize>,
+        sums: &mut [f32],
+        ld: usize,
+    ) {
+        let Finish { product, item, .. } = *finish;
+        for (r, sums) in rows.zip(sums.chunks_mut(ld)) {
+            for first in (0..self.spec.k as usize).step_by(LINE) {
+                let inner = first..(first + LINE).min(self.spec.k as usize);
+                let mut row = [0.0_f32; LINE];
+                product.a.row(item.row_batch, item.row + r, inner.clone(), Scaling::Left, &mut row[..inner.len()]);
+                for (k, a) in inner.zip(row).filter(|(_, a)| is_special(*a)) {
+                    for (p, sums) in run.clone().zip(sums.chunks_mut(BLOCK)) {
+                        for (column, sum) in finish.panels.columns(p).zip(sums) {
+                            let mut b = [0.0_f32];
+                            product.b.row(item.b, column, k..k + 1, Scaling::Left, &mut b);
+                            *sum += a * b[0];
+                        }
+                    }
+                }
+            }
         }
     }
 

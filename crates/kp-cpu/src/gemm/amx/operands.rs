@@ -2,6 +2,7 @@
 
 use super::{
     lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
+    parts::{Places, left_bytes, split_rows},
     product::{ByTiles, DEEP},
     source::{Source, Units},
     tile::{Ahead, Operand},
@@ -11,29 +12,44 @@ use crate::{
     amx::{ROW_BYTES, ROWS},
     gemm::{
         product::{Item, Product},
+        side::{LINE as LINE_OF_SIDE, Scaling},
         tile::Wanted,
         vnni::pack::ask,
     },
     kernel::Output,
     memory::LINE,
+    simd::Avx512,
     threads,
 };
-use std::ops::Range;
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 /// Bytes between rows of A, at most, if it is to be read where it lies: 512 rows have 1 KB of each run of k, in half of L2's places.
 const NEAR: usize = 2 << 10;
 
 impl<E: Tail> ByTiles<E> {
-    /// Whether the rows of an item's tasks are few.
-    pub(super) fn is_few(&self, item: Item) -> bool {
+    /// Rows of an item's tasks, at most.
+    fn task_rows(&self, item: Item) -> usize {
         let blocks = item.rows.div_ceil(BLOCK);
-        let rows = (blocks.div_ceil(self.cut.grid[0].clamp(1, blocks.max(1))) * BLOCK).min(item.rows);
-        self.units == Units::Tiles && self.b.suits_few(rows, self.steps())
+        (blocks.div_ceil(self.cut.grid[0].clamp(1, blocks.max(1))) * BLOCK).min(item.rows)
+    }
+
+    /// Whether they are few.
+    pub(super) fn is_few(&self, item: Item) -> bool {
+        self.units == Units::Tiles && self.b.suits_few(self.task_rows(item), self.parts * self.steps())
     }
 
     /// Steps of a run of k: a block of B is 32 KB, or half of that where it is to stay in the half of the first cache's places that lines
-    /// of a wide panel share.
+    /// of a wide panel share; or as many as leave of several parts of A no more to pass than the second cache holds beside sums.
     pub(super) fn deep(&self, item: Item) -> usize {
+        const MOST: usize = 512 << 10;
+        const LEAST: usize = DEEP / 4;
+        if self.parts > 1 {
+            let of_step = self.task_rows(item) * self.parts * ROW_BYTES;
+            return if of_step * DEEP <= MOST { DEEP } else { LEAST };
+        }
         let is_wide = matches!(self.b, Source::Panels(width) if width > BLOCK);
         if is_wide && self.is_few(item) { DEEP / 2 } else { DEEP }
     }
@@ -42,7 +58,7 @@ impl<E: Tail> ByTiles<E> {
     /// end of one block asks for the next.
     pub(super) fn place(&self, blocks: usize, block: usize, first: usize, deep: usize) -> usize {
         let run = (self.steps() - first).min(deep);
-        (first * blocks + block * run) * STEP_BYTES
+        (first * blocks + block * run) * self.step_bytes()
     }
 
     /// Whether tiles can read an item's A where it lies, as left operand: lines that are whole, and so near each other that they do not
@@ -72,7 +88,7 @@ impl<E: Tail> ByTiles<E> {
     }
 
     /// Packs the rows of an item.
-    pub(super) fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
+    pub(super) fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8], special: &AtomicBool) {
         let (steps, blocks) = (self.steps(), item.rows.div_ceil(BLOCK));
         let deep = self.deep(item);
         let parts = steps.div_ceil(deep);
@@ -82,34 +98,84 @@ impl<E: Tail> ByTiles<E> {
             let at = self.place(blocks, block, first, deep);
             let run = first..(first + deep).min(steps);
             // SAFETY: each part of each block once.
-            let out = unsafe { a.part(at..at + run.len() * STEP_BYTES) };
-            self.pack(product, item, block, run, out);
+            let out = unsafe { a.part(at..at + run.len() * self.step_bytes()) };
+            self.pack(product, item, block, run, out, special);
         });
     }
 
     /// Packs blocks `blocks` of rows, by this thread alone.
-    pub(super) fn prepare_own(&self, product: &Product<'_>, item: Item, blocks: Range<usize>, a: &mut [u8]) {
+    pub(super) fn prepare_own(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        blocks: Range<usize>,
+        a: &mut [u8],
+        special: &AtomicBool,
+    ) {
         let (steps, count, deep) = (self.steps(), blocks.len(), self.deep(item));
         for (j, block) in blocks.enumerate() {
             for first in (0..steps).step_by(deep) {
                 let (at, run) = (self.place(count, j, first, deep), first..(first + deep).min(steps));
-                self.pack(product, item, block, run.clone(), &mut a[at..][..run.len() * STEP_BYTES]);
+                self.pack(product, item, block, run.clone(), &mut a[at..][..run.len() * self.step_bytes()], special);
             }
         }
     }
 
     /// Packs a run of steps of the rows of block `block`.
-    fn pack(&self, product: &Product<'_>, item: Item, block: usize, run: Range<usize>, out: &mut [u8]) {
+    fn pack(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        block: usize,
+        run: Range<usize>,
+        out: &mut [u8],
+        special: &AtomicBool,
+    ) {
         let (k, elements) = (self.spec.k as usize, self.holds.elements());
         let rows = item.row + block * BLOCK..item.row + ((block + 1) * BLOCK).min(item.rows);
         let inner = run.start * elements..(run.end * elements).min(k);
         // SAFETY: `supports` asked for the features.
         unsafe {
-            self.a.pack(&product.a, item.row_batch, rows, inner, out);
+            if self.parts == 1 {
+                self.a.pack(&product.a, item.row_batch, rows, inner, out);
+            } else if self.split(product, item, rows, inner, out) {
+                special.store(true, Ordering::Relaxed);
+            }
             if self.is_turned() {
                 turn(out);
             }
         }
+    }
+
+    /// Splits them, one tile of rows after the other; whether a number is special.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    fn split(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        rows: Range<usize>,
+        inner: Range<usize>,
+        out: &mut [u8],
+    ) -> bool {
+        const LD: usize = LINE_OF_SIDE + ROWS;
+        let of_tile = inner.len().div_ceil(self.holds.elements()) * left_bytes(self.parts);
+        let lying = product.a.numbers_in_rows::<f32>(item.row_batch);
+        let mut special = false;
+        for tile in 0..BLOCK / ROWS {
+            let first = (rows.start + tile * ROWS).min(rows.end);
+            let some = first..(first + ROWS).min(rows.end);
+            let to = (Places::left(self.parts), &mut out[tile * of_tile..]);
+            special |= if let Some((numbers, ld)) = lying {
+                let numbers = if some.is_empty() { &[] } else { &numbers[some.start * ld + inner.start..] };
+                split_rows((numbers, ld), some.len(), inner.len(), self.parts, to)
+            } else {
+                let mut room = [0.0; ROWS * LD];
+                let (batch, count) = (item.row_batch, some.len());
+                product.a.pack_rows::<Avx512, f32>(batch, some, inner.clone(), LD, Scaling::Left, &mut room);
+                split_rows((&room, LD), count, inner.len(), self.parts, to)
+            };
+        }
+        special
     }
 
     /// Steps `steps` of panel `p` where they lie, if tiles can read them there.

@@ -160,7 +160,8 @@ pub(crate) fn split_rows(
     let mut special = 0;
     for row in 0..ROWS {
         let numbers = if row < rows { &numbers[row * ld..][..run] } else { &[] };
-        for (step, out) in out.chunks_mut(places.step).take(run.div_ceil(STEP)).enumerate() {
+        for step in 0..run.div_ceil(STEP) {
+            let out = &mut out[step * places.step..];
             let first = numbers.as_ptr().wrapping_add(step * STEP);
             let left = numbers.len().saturating_sub(step * STEP);
             // SAFETY: those that are left.

@@ -13,12 +13,15 @@
 //! Where rows are [few](Source::suits_few) a task goes down a panel, all of k, before it goes on to the next.
 //!
 //! Columns of B that are contiguous are lines of the left operand as they are, so then A is the right one, and blocks of sums
-//! are turned in the end: B need not be.
+//! are turned in the end: B need not be. Numbers of A may then have [several parts](super::parts), each of which meets the same lines of B.
 
 use super::{
+    bits::parts_of,
     cut::{Cut, Packs, Work},
     lines::{BLOCK, Holds, Lines, STEP_BYTES},
+    parts::left_bytes,
     source::{Source, Units, is_late, unit_of},
+    terms::{Split, add_turned},
     tile::{Dot, Operand, Passes, Tile},
     vectors,
 };
@@ -34,14 +37,21 @@ use crate::{
         tile::GROUP,
     },
     kernel::{self, Disjoint, Output},
-    memory::cut,
+    memory::{cut, numbers_mut},
     threads::{self, Shares},
 };
 use kp_hal::{
     DType, Device, Kernel, Launch, Plan, Queue, Result, Variant,
     op::{Gemm, GemmArgs, GemmProblem, GemmSpec, Matrix},
 };
-use std::{marker::PhantomData, ops::Range, sync::Arc};
+use std::{
+    marker::PhantomData,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 /// Steps of k of a block of B: 32 KB of tiles.
 pub(super) const DEEP: usize = 16;
@@ -81,6 +91,8 @@ pub(crate) struct ByTiles<E> {
     pub(super) units: Units,
     pub(super) dot: Dot,
     pub(super) a: Lines,
+    /// Parts of A's numbers.
+    pub(super) parts: usize,
     pub(super) b: Source,
     /// Whether sums are still to be multiplied by scales of rows and columns.
     pub(super) scaled: bool,
@@ -105,7 +117,8 @@ impl<E: Tail> ByTiles<E> {
         // Scales are applied before `Finish` sees the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
-        let steps = (spec.k as usize).div_ceil(holds.elements());
+        let parts = if holds == Holds::Bf16 { parts_of(&spec.a, spec.k, 0) } else { 1 };
+        let steps = parts * (spec.k as usize).div_ceil(holds.elements());
         let a = Lines::of(&spec.a, false, spec.k, holds, unit_of(&spec.a, holds), Scaling::Left);
         let work = Work {
             rows: spec.m as usize,
@@ -125,6 +138,7 @@ impl<E: Tail> ByTiles<E> {
             units,
             dot,
             a,
+            parts,
             b,
             scaled,
             cut: work.cut(threads::count()),
@@ -139,6 +153,11 @@ impl<E: Tail> ByTiles<E> {
     /// Steps of k.
     pub(super) fn steps(&self) -> usize {
         (self.spec.k as usize).div_ceil(self.holds.elements())
+    }
+
+    /// Bytes of a step of a block of A.
+    pub(super) fn step_bytes(&self) -> usize {
+        self.parts * STEP_BYTES
     }
 
     /// Blocks of rows there are, and the most that a task has.
@@ -159,7 +178,7 @@ impl<E: Tail> ByTiles<E> {
 
     /// Bytes of A made ready for all, and by a thread for itself.
     fn a_bytes(&self) -> [usize; 2] {
-        let [all, most] = self.blocks().map(|blocks| blocks * self.steps() * STEP_BYTES);
+        let [all, most] = self.blocks().map(|blocks| blocks * self.steps() * self.step_bytes());
         match self.cut.packs {
             Packs::Together => [all, 0],
             Packs::Thread => [0, all],
@@ -206,7 +225,7 @@ impl<E: Tail> ByTiles<E> {
         own: &[u8],
         mut work: &mut [u8],
     ) {
-        let Task { finish, a, lies, ref tiles } = *task;
+        let Task { finish, a, lies, special, ref tiles } = *task;
         let (product, item) = (finish.product, finish.item);
         let [block_len, sums_len, turned_len, ends_len] = self.work_lens();
         let block = cut::<i8>(&mut work, block_len);
@@ -237,11 +256,12 @@ impl<E: Tail> ByTiles<E> {
         for t in 0..runs * panels {
             let (p, steps) = turn(t);
             let (next, of_next) = if t + 1 < runs * panels { turn(t + 1) } else { (p, 0..0) };
-            let (of_a, a_apart) = if lies {
-                self.a_lying(product, item, &rows, &steps)
-            } else {
-                let each = steps.len() * STEP_BYTES;
-                (Operand::packed(a[self.place(a_blocks, a_first, steps.start, deep)..][..blocks * each].as_ptr()), each)
+            let each = steps.len() * self.step_bytes();
+            let packed =
+                if lies { &[] } else { &a[self.place(a_blocks, a_first, steps.start, deep)..][..blocks * each] };
+            let (of_a, a_apart) = match lies {
+                true => self.a_lying(product, item, &rows, &steps),
+                false => (Operand::packed(packed.as_ptr()), each),
             };
             let of_b = lying.unwrap_or_else(|| Operand::packed(now.as_ptr()));
             // Columns pass where they lie, unless they meet one tile of A alone. Else B stays, and A passes.
@@ -271,6 +291,14 @@ impl<E: Tail> ByTiles<E> {
                     _ if blocks == 1 => None,
                     _ => self.ahead(product, item, (next, &of_next), (j, blocks)),
                 };
+                if let (Some(tiles), 2..) = (tiles, self.parts) {
+                    let left = Split { tiles: &packed[j * each..][..each], parts: self.parts };
+                    let left = (left, steps.len() * left_bytes(self.parts), wide.div_ceil(ROWS));
+                    let sums = numbers_mut(bytes_mut(&mut sums[at..][..BLOCK * BLOCK]));
+                    // SAFETY: A was split to as many steps and B packed, and `supports` asked for the features.
+                    unsafe { add_turned(left, now, steps.len(), (sums, BLOCK), steps.start == 0, tiles) };
+                    continue;
+                }
                 let tile = Tile {
                     left,
                     right,
@@ -311,7 +339,7 @@ impl<E: Tail> ByTiles<E> {
             }
         }
         // SAFETY: passed on.
-        unsafe { self.end(finish, rows, run, sums, turned, ends) };
+        unsafe { self.end(finish, rows, run, special.load(Ordering::Relaxed), (sums, turned, ends)) };
     }
 
     /// Computes an item; sums that must wait for their rows go to `stage`.
@@ -327,8 +355,9 @@ impl<E: Tail> ByTiles<E> {
     ) {
         let (a, work) = scratch.split_at_mut(self.a_bytes()[0]);
         let lies = self.a_lies(product, item);
+        let special = AtomicBool::new(false);
         if self.cut.packs == Packs::Together && !lies {
-            self.prepare(product, item, a);
+            self.prepare(product, item, a, &special);
         }
         let a = &*a;
         let work = Output::of(work);
@@ -345,7 +374,7 @@ impl<E: Tail> ByTiles<E> {
             let work = unsafe { work.part(slot * bytes..(slot + 1) * bytes) };
             // SAFETY: `supports` asked for the feature, and what this calls has no tiles of its own.
             let tiles = (self.units == Units::Tiles).then(|| unsafe { Tiles::new() });
-            let task = Task { finish: &finish, a, lies, tiles };
+            let task = Task { finish: &finish, a, lies, special: &special, tiles };
             let (own, work) = work.split_at_mut(self.a_bytes()[1]);
             let mut ready = 0..0;
             for t in shares.of(slot) {
@@ -359,7 +388,7 @@ impl<E: Tail> ByTiles<E> {
                     Packs::Task | Packs::Rows => block(i)..block(i + 1),
                 };
                 if ready != needed {
-                    self.prepare_own(product, item, needed.clone(), own);
+                    self.prepare_own(product, item, needed.clone(), own, &special);
                     ready = needed;
                 }
                 let row = |i: usize| (block(i) * BLOCK).min(item.rows);
@@ -377,6 +406,8 @@ struct Task<'t, 'p, E> {
     a: &'t [u8],
     /// Whether A need not be packed.
     lies: bool,
+    /// Whether some number of A that was packed has no parts.
+    special: &'t AtomicBool,
     /// Of this thread, unless products are made in vectors.
     tiles: Option<Tiles>,
 }
@@ -410,6 +441,8 @@ mod tests {
             ("e4m3@row:e4m3@row:f32", ["b=col", "a=col"]),
             ("e5m2@tensor:e2m1:bf16", ["b=col", "b=col bias=f32 act=relu"]),
             ("i8@row:bf16:f32", ["b=col", "b=panel32x2"]),
+            ("f32:i8@row:f32", ["b=col", "a=col b=col"]),
+            ("f16:u4:f32", ["b=col", "b=col bias=f32 act=relu"]),
         ] {
             for order in orders {
                 for size in ["1x9x70x1088", "2x20x66x1088", "1x100x40x1088", "1x270x33x1088"] {

@@ -1,6 +1,7 @@
 //! How B becomes tiles, and how long a product by tiles takes.
 
 use super::{
+    bits::parts_of,
     cut::{MOST_OF_A, MOST_ROWS},
     lines::{BLOCK, Holds, Lines},
 };
@@ -126,7 +127,8 @@ pub(crate) fn estimate(
     let whole = |n: f64, multiple: usize| (n / multiple as f64).ceil() * multiple as f64;
     let columns = (panels.count() * BLOCK) as f64;
     let multiply = 2.0 * items * whole(rows / items.max(1.0), units.rows()) * columns * whole(k, holds.elements());
-    let multiply = multiply / units.rate(caps, holds);
+    let parts = if holds == Holds::Bf16 { parts_of(&spec.a, spec.k, 0) } else { 1 };
+    let multiply = parts as f64 * multiply / units.rate(caps, holds);
     let scaling = if is_late(spec, holds) { Scaling::Left } else { Scaling::Applied };
     let source = Source::of(spec, &panels, holds, scaling);
     let of_b = match source {

@@ -12,6 +12,7 @@ pub(crate) fn terms([left, right]: [usize; 2]) -> impl Iterator<Item = (usize, u
 
 /// Products of some tiles of rows and of 32 columns over a run.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Products {
     left: *const u8,
     /// Bytes from a tile of rows to the next.
@@ -20,12 +21,15 @@ struct Products {
     rows: usize,
     steps: usize,
     sums: *mut f32,
-    /// Bytes from a row of sums to the next, and from a tile of rows.
+    /// Bytes from a row of sums to the next, to those of the other 16 columns, and from a tile of rows to the next.
     ld: usize,
+    others: usize,
     sums_step: usize,
     first: usize,
     /// How many parts left numbers have, and right ones.
     parts: [usize; 2],
+    /// Whether tiles are turned, and so are sums.
+    turned: bool,
 }
 
 /// An operand that was split: its tiles, and how many parts numbers have.
@@ -53,18 +57,55 @@ pub(crate) unsafe fn add_products(
     first: bool,
     tiles: &Tiles,
 ) {
-    assert!(rows > 0 && steps > 0, "there is something to multiply");
-    let parts = [left.parts, right.parts];
-    let left = left.tiles[..(rows - 1) * left_step + steps * left_bytes(parts[0])].as_ptr();
-    let right = right.tiles[..steps * right_bytes(parts[1])].as_ptr();
-    let sums = sums[..(rows * ROWS - 1) * ld + WIDE].as_mut_ptr();
-    let (ld, sums_step) = (4 * ld, 4 * ld * ROWS);
-    let products = Products { left, left_step, right, rows, steps, sums, ld, sums_step, first: first.into(), parts };
+    let sums = &mut sums[..(rows * ROWS - 1) * ld + WIDE];
+    let places = [4 * ld, ROW_BYTES, 4 * ld * ROWS];
     // SAFETY: as the caller says.
-    unsafe { products.run(tiles) };
+    unsafe { Products::new((left, left_step, rows), right, steps, (sums, places), first, false).run(tiles) };
+}
+
+/// The same by tiles that were turned, right ones of one part: sums are turned, too, 32 rows of 16 for each tile of rows, side by side.
+///
+/// # Safety
+/// As [`add_products`].
+///
+/// # Panics
+/// As [`add_products`].
+#[inline]
+pub(crate) unsafe fn add_turned(
+    (left, left_step, rows): (Split<'_>, usize, usize),
+    right: &[u8],
+    steps: usize,
+    (sums, ld): (&mut [f32], usize),
+    first: bool,
+    tiles: &Tiles,
+) {
+    let sums = &mut sums[..(WIDE - 1) * ld + rows * ROWS];
+    let (places, right) = ([4 * ld, 4 * ld * ROWS, ROW_BYTES], Split { tiles: right, parts: 1 });
+    // SAFETY: as the caller says.
+    unsafe { Products::new((left, left_step, rows), right, steps, (sums, places), first, true).run(tiles) };
 }
 
 impl Products {
+    /// With sums that are there.
+    ///
+    /// # Panics
+    /// As [`add_products`].
+    fn new(
+        (left, left_step, rows): (Split<'_>, usize, usize),
+        right: Split<'_>,
+        steps: usize,
+        (sums, [ld, others, sums_step]): (&mut [f32], [usize; 3]),
+        first: bool,
+        turned: bool,
+    ) -> Self {
+        assert!(rows > 0 && steps > 0, "there is something to multiply");
+        let parts = [left.parts, right.parts];
+        let left = left.tiles[..(rows - 1) * left_step + steps * left_bytes(parts[0])].as_ptr();
+        let right = right.tiles[..steps * right_bytes(parts[1])].as_ptr();
+        let (sums, first) = (sums.as_mut_ptr(), first.into());
+        Self { left, left_step, right, rows, steps, sums, ld, others, sums_step, first, parts, turned }
+    }
+
     /// # Safety
     /// As [`add_products`]; sums are there.
     #[inline]
@@ -97,6 +138,10 @@ impl Products {
             (x) => {
                 "tdpbf16ps tmm0, tmm2, tmm3\ntdpbf16ps tmm1, tmm2, tmm4\n"
             };
+            // Turned.
+            (y) => {
+                "tdpbf16ps tmm0, tmm3, tmm2\ntdpbf16ps tmm1, tmm4, tmm2\n"
+            };
         }
         macro_rules! run {
             ($left:literal, $right:literal; $($term:ident),*) => {
@@ -108,10 +153,12 @@ impl Products {
                         "mov {ld}, [{t} + {ld_at}]",
                         "mov {n}, [{t} + {rows}]",
                         "5:",
+                        "mov {d}, {c}",
+                        "add {d}, [{t} + {others}]",
                         "cmp qword ptr [{t} + {first}], 0",
                         "jne 2f",
                         "tileloadd tmm0, [{c} + {ld}]",
-                        "tileloadd tmm1, [{c} + {ld} + {bytes}]",
+                        "tileloadd tmm1, [{d} + {ld}]",
                         "jmp 3f",
                         "2:",
                         "tilezero tmm0",
@@ -127,7 +174,7 @@ impl Products {
                         "dec {k}",
                         "jnz 4b",
                         "tilestored [{c} + {ld}], tmm0",
-                        "tilestored [{c} + {ld} + {bytes}], tmm1",
+                        "tilestored [{d} + {ld}], tmm1",
                         "add {first_a}, [{t} + {left_step}]",
                         "add {c}, [{t} + {sums_step}]",
                         "dec {n}",
@@ -136,18 +183,19 @@ impl Products {
                         a = out(reg) _,
                         b = out(reg) _,
                         c = out(reg) _,
+                        d = out(reg) _,
                         first_a = out(reg) _,
                         ld = out(reg) _,
                         n = out(reg) _,
                         k = out(reg) _,
                         row = in(reg) ROW_BYTES,
-                        bytes = const ROW_BYTES,
                         tile = const TILE_BYTES,
                         left_bytes = const left_bytes($left),
                         right_bytes = const right_bytes($right),
                         left = const offset_of!(Products, left),
                         left_step = const offset_of!(Products, left_step),
                         rows = const offset_of!(Products, rows),
+                        others = const offset_of!(Products, others),
                         sums_step = const offset_of!(Products, sums_step),
                         right = const offset_of!(Products, right),
                         steps = const offset_of!(Products, steps),
@@ -161,17 +209,19 @@ impl Products {
             };
         }
         // Small products first, and as few loads as three names allow.
-        match self.parts {
-            [3, 3] => run!(3, 3; a1, b1, x, b0, x, a2, x, a0, x, b1, x, b2, x),
-            [3, 2] => run!(3, 2; a1, b1, x, b0, x, a2, x, a0, x, b1, x),
-            [3, 1] => run!(3, 1; b0, a2, x, a1, x, a0, x),
-            [2, 3] => run!(2, 3; a1, b1, x, b0, x, a0, x, b1, x, b2, x),
-            [2, 2] => run!(2, 2; a1, b1, x, b0, x, a0, x, b1, x),
-            [2, 1] => run!(2, 1; b0, a1, x, a0, x),
-            [1, 3] => run!(1, 3; a0, b2, x, b1, x, b0, x),
-            [1, 2] => run!(1, 2; a0, b1, x, b0, x),
-            [1, 1] => run!(1, 1; a0, b0, x),
-            parts => unreachable!("numbers have one part to three, not {parts:?}"),
+        match (self.parts, self.turned) {
+            ([3, 3], false) => run!(3, 3; a1, b1, x, b0, x, a2, x, a0, x, b1, x, b2, x),
+            ([3, 2], false) => run!(3, 2; a1, b1, x, b0, x, a2, x, a0, x, b1, x),
+            ([3, 1], false) => run!(3, 1; b0, a2, x, a1, x, a0, x),
+            ([2, 3], false) => run!(2, 3; a1, b1, x, b0, x, a0, x, b1, x, b2, x),
+            ([2, 2], false) => run!(2, 2; a1, b1, x, b0, x, a0, x, b1, x),
+            ([2, 1], false) => run!(2, 1; b0, a1, x, a0, x),
+            ([1, 3], false) => run!(1, 3; a0, b2, x, b1, x, b0, x),
+            ([1, 2], false) => run!(1, 2; a0, b1, x, b0, x),
+            ([1, 1], false) => run!(1, 1; a0, b0, x),
+            ([3, 1], true) => run!(3, 1; b0, a2, y, a1, y, a0, y),
+            ([2, 1], true) => run!(2, 1; b0, a1, y, a0, y),
+            other => unreachable!("no products of such parts, turned or not: {other:?}"),
         }
     }
 
@@ -188,18 +238,28 @@ impl Products {
         };
         let all = (0..self.steps).flat_map(|step| terms(self.parts).map(move |parts| (step, parts)));
         for (row, column) in (0..self.rows * ROWS).flat_map(|row| (0..WIDE).map(move |column| (row, column))) {
-            let at = self.sums.wrapping_byte_add(row * self.ld).wrapping_add(column);
+            let (down, across) = if self.turned { (column % ROWS, row % ROWS) } else { (row % ROWS, column % ROWS) };
+            let tiles = row / ROWS * self.sums_step + column / ROWS * self.others;
+            let at = self.sums.wrapping_byte_add(tiles + down * self.ld).wrapping_add(across);
             // SAFETY: sums are there.
             let mut sum = if self.first == 1 { 0.0 } else { unsafe { at.read() } };
             for (step, (of_left, of_right)) in all.clone() {
                 let tile = self.left.wrapping_add(row / ROWS * self.left_step + step * left_bytes(self.parts[0]));
-                let left = tile.wrapping_add(of_left * TILE_BYTES + row % ROWS * ROW_BYTES);
+                let left = tile.wrapping_add(of_left * TILE_BYTES);
                 let tile = 2 * of_right + column / ROWS;
                 let step = step * right_bytes(self.parts[1]);
-                let right = self.right.wrapping_add(step + tile * TILE_BYTES + 4 * (column % ROWS));
+                let right = self.right.wrapping_add(step + tile * TILE_BYTES);
                 let half = |half: usize| {
-                    let product =
-                        |pair| number(left, 2 * pair + half) * number(right.wrapping_add(pair * ROW_BYTES), half);
+                    let in_row = |tile: *const u8, row: usize, pair: usize| {
+                        number(tile.wrapping_add(row % ROWS * ROW_BYTES), 2 * pair + half)
+                    };
+                    let in_column = |tile: *const u8, column: usize, pair: usize| {
+                        number(tile.wrapping_add(pair * ROW_BYTES + 4 * (column % ROWS)), half)
+                    };
+                    let product = |pair| match self.turned {
+                        true => in_column(left, row, pair) * in_row(right, column, pair),
+                        false => in_row(left, row, pair) * in_column(right, column, pair),
+                    };
                     (0..ROWS).map(product).sum::<f32>()
                 };
                 sum += half(0) + half(1);
@@ -215,7 +275,10 @@ mod tests {
     use super::*;
     use crate::{
         amx::{features, is_imitated},
-        gemm::amx::parts::{Places, numbers, split_lines, split_rows},
+        gemm::amx::{
+            lines::turn,
+            parts::{Places, numbers, split_lines, split_rows},
+        },
     };
 
     /// Two tiles of rows, over 70 elements, stored and added, of any number of parts: in the mean no further from the product than a chain of
@@ -262,6 +325,23 @@ mod tests {
                 );
             }
             assert!((0..2 * ROWS).all(|row| sums[row * LD..].iter().skip(WIDE).take(3).all(|&x| x == 9.0)));
+            if parts[0] == 1 || parts[1] > 1 {
+                continue;
+            }
+            let mut turned = vec![9.0; WIDE * LD];
+            // SAFETY: as above, and all tiles are turned.
+            unsafe {
+                turn(&mut left);
+                turn(&mut right);
+                for first in [true, false] {
+                    let left = (Split { tiles: &left, parts: parts[0] }, left_step, 2);
+                    add_turned(left, &right, 3, (&mut turned, LD), first, &tiles);
+                }
+            }
+            for (row, column) in (0..2 * ROWS).flat_map(|row| (0..WIDE).map(move |column| (row, column))) {
+                let (turned, sum) = (turned[column * LD + row], sums[row * LD + column]);
+                assert_eq!(turned.to_bits(), sum.to_bits(), "{parts:?}: {row}, {column}");
+            }
         }
     }
 }
