@@ -25,15 +25,14 @@ use kp_hal::{
 };
 use std::{
     arch::x86_64::{
-        __m256i, __m512, __m512i, __mmask16, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_maskz_loadu_epi8,
-        _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps,
-        _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16, _mm512_cvtepu8_epi32,
-        _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512,
-        _mm512_mask_blend_epi16, _mm512_mask_mov_epi32, _mm512_mask_mov_ps, _mm512_maskz_loadu_epi8,
-        _mm512_maskz_mov_epi16, _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_permutexvar_epi16,
-        _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_si512,
-        _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps,
-        _mm512_test_epi16_mask,
+        __m256i, __m512, __m512i, __mmask16, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_loadu_si256, _mm512_add_epi32,
+        _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
+        _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32,
+        _mm512_cvtph_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_epi16,
+        _mm512_mask_mov_epi32, _mm512_mask_mov_ps, _mm512_maskz_mov_epi16, _mm512_mul_ps, _mm512_or_si512,
+        _mm512_permutex2var_epi16, _mm512_permutexvar_epi16, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps,
+        _mm512_setr_epi32, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi32,
+        _mm512_srli_epi32, _mm512_sub_ps, _mm512_test_epi16_mask,
     },
     array,
     ops::Range,
@@ -204,24 +203,24 @@ impl Codes {
             }
             // A loop for each kind, so that no line asks.
             Kind::Eight { signed: true } => {
-                let numbers = |codes: &[u8]| eight::<true>(codes);
+                let numbers = |codes: &_| eight::<true>(codes);
                 special |= self.each_line::<N, ROUNDED, ELEMENTS>(codes, [scales, zeros], true, numbers, store);
             }
             Kind::Eight { signed: false } => {
-                let numbers = |codes: &[u8]| eight::<false>(codes);
+                let numbers = |codes: &_| eight::<false>(codes);
                 special |= self.each_line::<N, ROUNDED, ELEMENTS>(codes, [scales, zeros], true, numbers, store);
             }
             // bf16 holds them, if they are to be rounded; but what is infinite has no parts.
             Kind::Float(table) => {
-                let numbers = |codes: &[u8]| float(table, codes);
+                let numbers = |codes: &_| float(table, codes);
                 special |= self.each_line::<N, ROUNDED, ELEMENTS>(codes, [scales, zeros], ROUNDED, numbers, store);
             }
             Kind::Bf16 => {
-                let numbers = |codes: &[u8]| of_bf16(some_64(codes));
+                let numbers = |codes: &_| of_bf16(load(codes));
                 special |= self.each_line::<N, ROUNDED, ROW_BYTES>(codes, [scales, zeros], ROUNDED, numbers, store);
             }
             Kind::F16 => {
-                let numbers = |codes: &[u8]| half(codes);
+                let numbers = |codes: &_| half(codes);
                 special |= self.each_line::<N, ROUNDED, ROW_BYTES>(codes, [scales, zeros], false, numbers, store);
             }
         }
@@ -237,31 +236,28 @@ impl Codes {
         codes: &[u8],
         [scales, zeros]: [&[f32]; 2],
         are_exact: bool,
-        numbers: impl Fn(&[u8]) -> [__m512; 2],
+        numbers: impl Fn(&[u8; BYTES]) -> [__m512; 2],
         mut store: impl FnMut(usize, [__m512i; N]),
     ) -> __mmask16 {
         let (scales, zeros) = (scales.as_chunks::<2>().0, zeros.as_chunks::<2>().0);
         let is_exact = are_exact && !self.scaled;
-        let mut line = |i: usize, codes: &[u8]| {
+        let (whole, rest) = codes.as_chunks::<BYTES>();
+        let mut last = [0; BYTES];
+        last[..rest.len()].copy_from_slice(rest);
+        let mut special = 0;
+        // One loop, whose body is then no function.
+        for (i, codes) in whole.iter().chain((!rest.is_empty()).then_some(&last)).enumerate() {
             let [even, odd] = numbers(codes);
             if is_exact {
                 let (line, none) = (pairs_of(even, odd), _mm512_setzero_si512());
                 store(i, array::from_fn(|part| if part == 0 { line } else { none }));
-                return 0;
+                continue;
             }
             let scaled = |x: __m512| _mm512_mul_ps(_mm512_sub_ps(x, of_halves(zeros[i])), of_halves(scales[i]));
             let (even, odd) = if self.scaled { (scaled(even), scaled(odd)) } else { (even, odd) };
             let ((even, some), (odd, more)) = (bf16::<N, ROUNDED>(even), bf16::<N, ROUNDED>(odd));
             store(i, array::from_fn(|part| pairs_of(even[part], odd[part])));
-            some | more
-        };
-        let (whole, rest) = codes.as_chunks::<BYTES>();
-        let mut special = 0;
-        for (i, codes) in whole.iter().enumerate() {
-            special |= line(i, codes);
-        }
-        if !rest.is_empty() {
-            special |= line(whole.len(), rest);
+            special |= some | more;
         }
         special
     }
@@ -295,8 +291,8 @@ fn of_bf16(words: __m512i) -> [__m512; 2] {
 /// Of whole numbers of 8 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn eight<const SIGNED: bool>(codes: &[u8]) -> [__m512; 2] {
-    let pairs = _mm512_cvtepu16_epi32(some_32(codes));
+fn eight<const SIGNED: bool>(codes: &[u8; ELEMENTS]) -> [__m512; 2] {
+    let pairs = _mm512_cvtepu16_epi32(load_32(codes));
     let (first, second) = (_mm512_slli_epi32::<24>(pairs), _mm512_slli_epi32::<16>(pairs));
     match SIGNED {
         true => [first, second].map(|byte| _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(byte))),
@@ -307,8 +303,8 @@ fn eight<const SIGNED: bool>(codes: &[u8]) -> [__m512; 2] {
 /// Of floats of 8 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn float(table: &Floats, codes: &[u8]) -> [__m512; 2] {
-    let words = _mm512_cvtepu8_epi16(some_32(codes));
+fn float(table: &Floats, codes: &[u8; ELEMENTS]) -> [__m512; 2] {
+    let words = _mm512_cvtepu8_epi16(load_32(codes));
     // SAFETY: four times 32 numbers.
     let part = |i: usize| unsafe { _mm512_loadu_si512(table[32 * i..][..32].as_ptr().cast()) };
     let lower = _mm512_permutex2var_epi16(part(0), words, part(1));
@@ -322,27 +318,23 @@ fn float(table: &Floats, codes: &[u8]) -> [__m512; 2] {
 /// Of f16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn half(codes: &[u8]) -> [__m512; 2] {
-    let words = some_64(codes);
+fn half(codes: &[u8; ROW_BYTES]) -> [__m512; 2] {
+    let words = load(codes);
     [words, _mm512_srli_epi32::<16>(words)].map(|halves| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves)))
 }
 
-/// At most 32 bytes, and zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn some_32(codes: &[u8]) -> __m256i {
-    let there = !0 >> (ELEMENTS - codes.len().min(ELEMENTS));
-    // SAFETY: of 32 bytes, those that are there.
-    unsafe { _mm256_maskz_loadu_epi8(there, codes.as_ptr().cast()) }
+fn load_32(codes: &[u8; ELEMENTS]) -> __m256i {
+    // SAFETY: 32 bytes.
+    unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
 }
 
-/// At most 64 bytes, and zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn some_64(codes: &[u8]) -> __m512i {
-    let there = !0 >> (ROW_BYTES - codes.len().min(ROW_BYTES));
-    // SAFETY: of 64 bytes, those that are there.
-    unsafe { _mm512_maskz_loadu_epi8(there, codes.as_ptr().cast()) }
+fn load(codes: &[u8; ROW_BYTES]) -> __m512i {
+    // SAFETY: 64 bytes.
+    unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) }
 }
 
 /// One number for the first half of the lanes, one for the other.
