@@ -127,8 +127,13 @@ pub(crate) fn estimate(
     let whole = |n: f64, multiple: usize| (n / multiple as f64).ceil() * multiple as f64;
     let columns = (panels.count() * BLOCK) as f64;
     let multiply = 2.0 * items * whole(rows / items.max(1.0), units.rows()) * columns * whole(k, holds.elements());
-    let parts = if holds == Holds::Bf16 { parts_of(&spec.a, spec.k, 0) } else { 1 };
-    let multiply = parts as f64 * multiply / units.rate(caps, holds);
+    // Parts of A come from the second cache.
+    let parts = match holds {
+        Holds::Bf16 => parts_of(&spec.a, spec.k, 0) as f64,
+        Holds::Bytes => 1.0,
+    };
+    let share = if parts > 1.0 { 0.6 } else { 1.0 };
+    let multiply = parts * multiply / (share * units.rate(caps, holds));
     let scaling = if is_late(spec, holds) { Scaling::Left } else { Scaling::Applied };
     let source = Source::of(spec, &panels, holds, scaling);
     let of_b = match source {
