@@ -1,7 +1,7 @@
 //! D = A·B in f32 by tiles of AMX that multiply bf16: each number is the sum of three, or of fewer if it has fewer bits.
 //!
 //! See [`super::amx::parts`] for what is multiplied. Variant 0 splits both operands ([`super::amx::floats`]). Variant 1 splits A alone, whose parts meet
-//! contiguous columns of codes that are numbers of bf16 as they are, scales of whole columns left to the end ([`super::amx::product`]): B need not
+//! contiguous columns of codes that are numbers of bf16, scales of whole columns left to the end ([`super::amx::product`]): B need not
 //! be turned. Errors are no larger than by multiply-adds,
 //! and [the bound](kp_hal::op) of sums in f32 holds. Operands of other types become f32 first. Limits: AMX and AVX-512; sums in f32, that are finished in
 //! f32; numbers below 2⁻¹¹⁰ lose bits, and count as 0 below 2⁻¹²⁶; not `batch-invariant`, since few rows have other kernels.
@@ -19,7 +19,6 @@ use super::{
     },
     amx_bf16::{has_tiles, suits, sums_in_f32},
     product::finishes_in_f64,
-    side::varies,
 };
 use crate::{amx::ROWS, kernel};
 use kp_hal::{
@@ -109,16 +108,12 @@ fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
 /// The variant that splits A alone.
 const COLUMNS: Variant = Variant(1);
 
-/// Whether B's columns need not be split: they are codes that are numbers of bf16, none of them infinite, of which the parts of a number would
-/// make NaN.
+/// Whether B's columns need not be split: they are codes that are numbers of bf16 with their scales, or before those of whole columns.
 fn meets_columns(p: &GemmSpec) -> bool {
     let is_split = p.a.format.scheme == Scheme::None && parts_of(&p.a, p.k, 0) > 1;
-    let is_finite = matches!(
-        p.b.dtype(),
-        DType::E4m3 | DType::E4m3Fnuz | DType::E5m2Fnuz | DType::E2m1 | DType::I8 | DType::U8 | DType::I4 | DType::U4
-    );
-    let is_exact = parts_of(&p.b, p.k, 0) == 1 && !varies(&p.b, p.k);
-    is_split && is_finite && is_exact && p.b.order == Order::Col
+    // Its f32 for everything has too many digits.
+    let has_global = matches!(p.b.format.scheme, Scheme::Nv);
+    is_split && !has_global && p.b.order == Order::Col && parts_of(&p.b, p.k, 0) == 1
 }
 
 /// Products of parts, six of f32, at a measured share of the peak, splitting, and reading.

@@ -5,7 +5,7 @@ use crate::{amx::ROW_BYTES, gemm::finish::Panels};
 
 /// Most rows of a task, whose steps of a run and whose sums stay in L2; and most bytes of these sums.
 pub(super) const MOST_ROWS: usize = 512;
-const MOST_SUMS: usize = 512 << 10;
+pub(super) const MOST_SUMS: usize = 512 << 10;
 
 /// The same where L2 has few ways and B is read where it lies, so that fewer rows do not pack it once more. On Zen 4, whose megabyte
 /// has eight, 512×4096×4096 in panels took 0.935 of the time so; beside busy neighbours it reached 0.72 of the peak by 512 rows, 0.92 by 128.

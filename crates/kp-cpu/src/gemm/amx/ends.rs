@@ -59,8 +59,12 @@ impl<E: Tail> ByTiles<E> {
                 }
                 false => &mut sums[j * BLOCK * ld..][..BLOCK * ld],
             };
-            if special {
-                self.add_specials(finish, some.clone(), run.clone(), numbers_mut(bytes_mut(numbers)), ld);
+            if self.parts > 1 {
+                let numbers = numbers_mut(bytes_mut(numbers));
+                self.add_again(finish, some.clone(), run.clone(), numbers, ld);
+                if special {
+                    self.add_specials(finish, some.clone(), run.clone(), numbers, ld);
+                }
             }
             if is_sum {
                 let numbers = numbers_mut::<E>(bytes_mut(numbers));
@@ -79,7 +83,28 @@ impl<E: Tail> ByTiles<E> {
         }
     }
 
-    /// Adds the products of numbers of A that have no parts, one by one.
+    /// Adds up anew, one product after the other, what became NaN: parts of one number may have opposite signs, and all of them meet an infinite
+    /// one of B.
+    fn add_again(
+        &self,
+        finish: &Finish<'_, '_, E>,
+        rows: Range<usize>,
+        run: Range<usize>,
+        sums: &mut [f32],
+        ld: usize,
+    ) {
+        let of_row = |sums: &[f32]| sums[..run.len() * BLOCK].iter().fold(false, |some, sum| some | sum.is_nan());
+        for (row, sums) in rows.zip(sums.chunks_mut(ld)).filter(|(_, sums)| of_row(sums)) {
+            for (p, sums) in run.clone().zip(sums.chunks_mut(BLOCK)) {
+                for (column, sum) in finish.panels.columns(p).zip(sums).filter(|(_, sum)| sum.is_nan()) {
+                    *sum = 0.0;
+                    self.each_product(finish, row, column, |a, b| *sum += if is_special(a) { 0.0 } else { a * b });
+                }
+            }
+        }
+    }
+
+    /// Adds the products of numbers of A that have no parts.
     #[cold]
     fn add_specials(
         &self,
@@ -90,21 +115,35 @@ impl<E: Tail> ByTiles<E> {
         ld: usize,
     ) {
         let Finish { product, item, .. } = *finish;
-        for (r, sums) in rows.zip(sums.chunks_mut(ld)) {
+        for (row, sums) in rows.zip(sums.chunks_mut(ld)) {
             for first in (0..self.spec.k as usize).step_by(LINE) {
                 let inner = first..(first + LINE).min(self.spec.k as usize);
-                let mut row = [0.0_f32; LINE];
-                product.a.row(item.row_batch, item.row + r, inner.clone(), Scaling::Left, &mut row[..inner.len()]);
-                for (k, a) in inner.zip(row).filter(|(_, a)| is_special(*a)) {
+                let mut of_a = [0.0_f32; LINE];
+                product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, &mut of_a[..inner.len()]);
+                for (k, a) in inner.zip(of_a).filter(|(_, a)| is_special(*a)) {
                     for (p, sums) in run.clone().zip(sums.chunks_mut(BLOCK)) {
                         for (column, sum) in finish.panels.columns(p).zip(sums) {
                             let mut b = [0.0_f32];
-                            product.b.row(item.b, column, k..k + 1, Scaling::Left, &mut b);
+                            product.b.row(item.b, column, k..k + 1, self.scaling, &mut b);
                             *sum += a * b[0];
                         }
                     }
                 }
             }
+        }
+    }
+
+    /// Calls `f` with the numbers of a row of A and of a column of B.
+    #[cold]
+    fn each_product(&self, finish: &Finish<'_, '_, E>, row: usize, column: usize, mut f: impl FnMut(f32, f32)) {
+        let Finish { product, item, .. } = *finish;
+        for first in (0..self.spec.k as usize).step_by(LINE) {
+            let inner = first..(first + LINE).min(self.spec.k as usize);
+            let (mut a, mut b) = ([0.0_f32; LINE], [0.0_f32; LINE]);
+            let (of_a, of_b) = (&mut a[..inner.len()], &mut b[..inner.len()]);
+            product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, of_a);
+            product.b.row(item.b, column, inner, self.scaling, of_b);
+            of_a.iter().zip(of_b).for_each(|(&a, &mut b)| f(a, b));
         }
     }
 

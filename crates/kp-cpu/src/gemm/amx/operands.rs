@@ -204,9 +204,12 @@ impl<E: Tail> ByTiles<E> {
         Some(Operand { at: [lines, lines.wrapping_add(third - first)], ld: second - first, step: ROW_BYTES })
     }
 
-    /// Steps `steps` of panel `p` where they lie, if they need not be packed. In panels they stay in the first cache as they are, of wide
+    /// Steps `steps` of panel `p` where they lie, if they need not be packed, as they are for several parts of A. In panels they stay in the first cache as they are, of wide
     /// ones where a run is short; columns, whose lines share few of its places, pass a few rows.
     fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
+        if self.parts > 1 {
+            return None;
+        }
         let stays = |of_b: &Operand| of_b.ld <= 4 * BLOCK || self.units == Units::Vectors || self.is_few(item);
         let of_b = self.in_panels(product, item, p, steps).filter(stays);
         of_b.or_else(|| self.in_columns(product, item, p, steps).filter(|_| self.is_few(item)))

@@ -94,6 +94,8 @@ pub(crate) struct ByTiles<E> {
     /// Parts of A's numbers.
     pub(super) parts: usize,
     pub(super) b: Source,
+    /// Whether numbers of B have their scales.
+    pub(super) scaling: Scaling,
     /// Whether sums are still to be multiplied by scales of rows and columns.
     pub(super) scaled: bool,
     pub(super) cut: Cut,
@@ -106,7 +108,8 @@ impl<E: Tail> ByTiles<E> {
         let panels = Panels::of(spec, BLOCK);
         let is_signed = |matrix: &Matrix| matrix.dtype() != DType::U8;
         let late = is_late(spec, holds);
-        let b = Source::of(spec, &panels, holds, if late { Scaling::Left } else { Scaling::Applied });
+        let scaling = if late { Scaling::Left } else { Scaling::Applied };
+        let b = Source::of(spec, &panels, holds, scaling);
         let dot = match (holds, b) {
             (Holds::Bf16, _) => Dot::Bf16,
             (Holds::Bytes, Source::Left(_)) => Dot::Bytes { left: is_signed(&spec.b), right: is_signed(&spec.a) },
@@ -140,6 +143,7 @@ impl<E: Tail> ByTiles<E> {
             a,
             parts,
             b,
+            scaling,
             scaled,
             cut: work.cut(threads::count()),
             kind: PhantomData,
@@ -443,6 +447,8 @@ mod tests {
             ("i8@row:bf16:f32", ["b=col", "b=panel32x2"]),
             ("f32:i8@row:f32", ["b=col", "a=col b=col"]),
             ("f16:u4:f32", ["b=col", "b=col bias=f32 act=relu"]),
+            ("f32:bf16:f32", ["b=col", "b=col/1100"]),
+            ("f16:e2m1@mx:f32", ["b=col", "b=col"]),
         ] {
             for order in orders {
                 for size in ["1x9x70x1088", "2x20x66x1088", "1x100x40x1088", "1x270x33x1088"] {

@@ -2,7 +2,7 @@
 
 use super::{
     bits::parts_of,
-    cut::{MOST_OF_A, MOST_ROWS},
+    cut::{MOST_OF_A, MOST_ROWS, MOST_SUMS},
     lines::{BLOCK, Holds, Lines},
 };
 use crate::{
@@ -127,13 +127,18 @@ pub(crate) fn estimate(
     let whole = |n: f64, multiple: usize| (n / multiple as f64).ceil() * multiple as f64;
     let columns = (panels.count() * BLOCK) as f64;
     let multiply = 2.0 * items * whole(rows / items.max(1.0), units.rows()) * columns * whole(k, holds.elements());
-    // Parts of A come from the second cache.
-    let parts = match holds {
-        Holds::Bf16 => parts_of(&spec.a, spec.k, 0) as f64,
-        Holds::Bytes => 1.0,
+    let parts = if holds == Holds::Bf16 { parts_of(&spec.a, spec.k, 0) } else { 1 };
+    let multiply = match parts {
+        1 => multiply / units.rate(caps, holds),
+        _ => {
+            // Parts come from the second cache, or from memory, for each task that sums of so many rows leave room for.
+            let (task_rows, all_rows) = (f64::from(spec.m.min(MOST_ROWS as u32)), rows / items.max(1.0));
+            let bytes = all_rows * k * (parts * size_of::<u16>()) as f64;
+            let tasks = (task_rows * columns * size_of::<f32>() as f64 / MOST_SUMS as f64).ceil();
+            let passing = if bytes > MOST_OF_A as f64 { items * tasks * bytes / caps.bytes_per_s } else { 0.0 };
+            parts as f64 * multiply / (0.6 * units.rate(caps, holds)) + passing
+        }
     };
-    let share = if parts > 1.0 { 0.6 } else { 1.0 };
-    let multiply = parts * multiply / (share * units.rate(caps, holds));
     let scaling = if is_late(spec, holds) { Scaling::Left } else { Scaling::Applied };
     let source = Source::of(spec, &panels, holds, scaling);
     let of_b = match source {
