@@ -91,12 +91,20 @@ impl Lines {
     }
 
     /// Packs outer rows `outer`, a block at most, of elements `inner` to the rows of two tiles a step; what is missing
-    /// becomes zeros. `inner` starts at a line's first element.
+    /// becomes zeros. `inner` starts at a line's first element. Codes of such rows and elements are asked for meanwhile, a row for each, since
+    /// memory would rest while lines are made, and lines wait while it is asked for all at once.
     ///
     /// # Panics
     /// If `out` is short.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub(crate) fn pack(self, side: &Side<'_>, batch: usize, outer: Range<usize>, inner: Range<usize>, out: &mut [u8]) {
+    pub(crate) fn pack(
+        self,
+        side: &Side<'_>,
+        batch: usize,
+        (outer, inner): (Range<usize>, Range<usize>),
+        (soon, of_soon): (Range<usize>, Range<usize>),
+        out: &mut [u8],
+    ) {
         let store = |out: &mut [u8], row: usize, step: usize, line: __m512i| {
             let out = &mut out[step * STEP_BYTES + row * ROW_BYTES..][..ROW_BYTES];
             // SAFETY: 64 bytes.
@@ -106,7 +114,12 @@ impl Lines {
         let there = outer.len();
         // Columns of B are asked for while others are multiplied.
         let asks = !side.columns && streams_by_second_cache();
+        let wanted = Columns::of(side, batch, of_soon.clone());
+        let mut soon = soon.filter(|_| !matches!(self, Self::Same | Self::Numbers { .. }) && !of_soon.is_empty());
         for (r, o) in outer.enumerate() {
+            if let Some(o) = soon.next() {
+                fetch_ahead(wanted.column(o));
+            }
             match self {
                 Self::Same => {
                     if asks && o + ROWS_AHEAD < side.outer as usize {

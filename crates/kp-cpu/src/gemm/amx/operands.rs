@@ -14,7 +14,6 @@ use crate::{
         product::{Item, Product},
         side::{LINE as LINE_OF_SIDE, Scaling},
         tile::Wanted,
-        vnni::pack::ask,
     },
     kernel::Output,
     memory::LINE,
@@ -137,7 +136,8 @@ impl<E: Tail> ByTiles<E> {
         // SAFETY: `supports` asked for the features.
         unsafe {
             if self.parts == 1 {
-                self.a.pack(&product.a, item.row_batch, rows, inner, out);
+                let nothing = (0..0, 0..0);
+                self.a.pack(&product.a, item.row_batch, (rows, inner), nothing, out);
             } else if self.split(product, item, rows, inner, out) {
                 special.store(true, Ordering::Relaxed);
             }
@@ -215,13 +215,14 @@ impl<E: Tail> ByTiles<E> {
         of_b.or_else(|| self.in_columns(product, item, p, steps).filter(|_| self.is_few(item)))
     }
 
-    /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying): then answers where.
+    /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying): then answers where. Meanwhile codes are asked for that will be
+    /// packed next.
     pub(super) fn pack_b(
         &self,
         product: &Product<'_>,
         item: Item,
-        p: usize,
-        steps: Range<usize>,
+        (p, steps): (usize, Range<usize>),
+        (next, of_next): (usize, Range<usize>),
         out: &mut [u8],
     ) -> Option<Operand> {
         if steps.is_empty() {
@@ -232,11 +233,16 @@ impl<E: Tail> ByTiles<E> {
             return lying;
         }
         let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
-        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
+        let elements_of =
+            |steps: Range<usize>| steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
+        let inner = elements_of(steps.clone());
         // SAFETY: `supports` asked for the features.
         unsafe {
             match self.b {
-                Source::Left(lines) => lines.pack(b, item.b, columns, inner, out),
+                Source::Left(lines) => {
+                    let soon = (self.panels.columns(next), elements_of(of_next));
+                    lines.pack(b, item.b, (columns, inner), soon, out);
+                }
                 Source::Across => pack_across(b, item.b, columns, inner, out),
                 Source::Panels(_) => {
                     if let Some(of_b) = self.in_panels(product, item, p, &steps) {
@@ -305,19 +311,5 @@ impl<E: Tail> ByTiles<E> {
             Ahead { at: [first, first.wrapping_add(third)], line, step }
         };
         Some([half(0), half(1)])
-    }
-
-    /// Asks for part `part` of `parts` of what a block of B will be packed from.
-    pub(super) fn ask(
-        &self,
-        product: &Product<'_>,
-        item: Item,
-        (p, steps): (usize, &Range<usize>),
-        part: usize,
-        parts: usize,
-    ) {
-        let elements = self.holds.elements();
-        let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
-        ask(&product.b, item.b, self.panels.columns(p), inner, part, parts);
     }
 }

@@ -256,10 +256,11 @@ impl<E: Tail> ByTiles<E> {
             let (r, i) = if by_panels { (t % runs, t / runs) } else { (t / panels, t % panels) };
             (run.start + i, r * deep..((r + 1) * deep).min(all_steps))
         };
-        let mut lying = self.pack_b(product, item, run.start, 0..all_steps.min(deep), now);
+        let turn = |t: usize| if t < runs * panels { turn(t) } else { (run.start, 0..0) };
+        let mut lying = self.pack_b(product, item, turn(0), turn(1), now);
         for t in 0..runs * panels {
             let (p, steps) = turn(t);
-            let (next, of_next) = if t + 1 < runs * panels { turn(t + 1) } else { (p, 0..0) };
+            let (next, of_next) = turn(t + 1);
             let each = steps.len() * self.step_bytes();
             let packed =
                 if lies { &[] } else { &a[self.place(a_blocks, a_first, steps.start, deep)..][..blocks * each] };
@@ -287,10 +288,8 @@ impl<E: Tail> ByTiles<E> {
                 let [high, wide] = if self.is_turned() { [there[1], there[0]] } else { there };
                 let asks = match (tiles, self.b) {
                     (None, _) | (_, Source::Across) => None,
-                    (_, Source::Left(lines)) if !matches!(lines, Lines::Same) => {
-                        self.ask(product, item, (next, &of_next), j, blocks);
-                        None
-                    }
+                    // Asked for when those before are packed.
+                    (_, Source::Left(lines)) if !matches!(lines, Lines::Same) => None,
                     // What passes once the processor asks for by itself.
                     _ if blocks == 1 => None,
                     _ => self.ahead(product, item, (next, &of_next), (j, blocks)),
@@ -333,13 +332,14 @@ impl<E: Tail> ByTiles<E> {
                 // SAFETY: as above.
                 unsafe { vectors::run(&tile, [high, wide], ahead.as_ref().map(|(all, each)| (all, j * each))) };
                 if by_shares {
-                    self.pack_b(product, item, next, some, &mut soon[share[0] * STEP_BYTES..]);
+                    let nothing = (next, 0..0);
+                    self.pack_b(product, item, (next, some), nothing, &mut soon[share[0] * STEP_BYTES..]);
                 }
             }
             if by_shares {
                 std::mem::swap(&mut now, &mut soon);
             } else {
-                lying = self.pack_b(product, item, next, of_next, now);
+                lying = self.pack_b(product, item, (next, of_next), turn(t + 2), now);
             }
         }
         // SAFETY: passed on.
