@@ -70,13 +70,18 @@ pub(super) trait Engine: Sized {
     /// The polynomial that is 2ˣ from −½ to ½, highest term first: as exact as weights are.
     const POWERS: &'static [f32];
 
+    /// For the operands of a launch.
+    ///
     /// # Safety
-    /// As of the trait, and there is one of it on a thread at a time.
+    /// As of all of it, and there is one of it on a thread at a time.
     unsafe fn new(inputs: &Inputs<'_, f32>) -> Self;
 
     fn sizes(q: Format, kv: Format, dims: Dims) -> Sizes;
 
     /// Makes at most a panel of rows of Q ready, by way of `lines`. Answers whether it holds them all: numbers that it does not hold count as 0.
+    ///
+    /// # Safety
+    /// As of all of it.
     unsafe fn queries(
         inputs: &Inputs<'_, f32>,
         tile: &Tile<'_>,
@@ -86,6 +91,9 @@ pub(super) trait Engine: Sized {
     ) -> bool;
 
     /// Makes at most a block of keys ready likewise.
+    ///
+    /// # Safety
+    /// As of all of it.
     unsafe fn keys(
         &self,
         inputs: &Inputs<'_, f32>,
@@ -96,6 +104,9 @@ pub(super) trait Engine: Sized {
     ) -> bool;
 
     /// Makes the values of at most a block of keys ready likewise, in what is of their run, from a step on.
+    ///
+    /// # Safety
+    /// As of all of it.
     unsafe fn values(
         &self,
         inputs: &Inputs<'_, f32>,
@@ -106,16 +117,25 @@ pub(super) trait Engine: Sized {
     ) -> bool;
 
     /// Products of so many keys of a block and rows of a panel, 32 by 32 at a time, with something asked for each time.
+    ///
+    /// # Safety
+    /// As of all of it.
     unsafe fn scores(&self, dims: Dims, k: &[u8], q: &[u8], counts: [usize; 2], s: &mut [f32], soon: &mut Soon);
 
     /// Stores the weights of 16 rows, from `lane` on, and of a pair of keys, of those that wait, for which `out` has [room](Sizes::weights). A
     /// pointer, since what is made between two stores would not stay there across a check.
+    ///
+    /// # Safety
+    /// As of all of it, and there is that room.
     unsafe fn put(pair: usize, lane: usize, weights: [__m512; 2], out: *mut u8);
 
     /// One of them.
     fn weight(weights: &[u8], key: usize, lane: usize) -> f32;
 
     /// Adds values of some steps of a run, times weights, to the sums of `rows` rows.
+    ///
+    /// # Safety
+    /// As of all of it.
     unsafe fn add(&self, dims: Dims, values: &[u8], steps: Range<usize>, weights: &[u8], rows: usize, acc: &mut [f32]);
 }
 
