@@ -25,14 +25,14 @@ use kp_hal::{
 };
 use std::{
     arch::x86_64::{
-        __m256i, __m512, __m512i, __mmask16, _CMP_UNORD_Q, _mm_maskz_loadu_epi8, _mm256_loadu_si256, _mm512_add_epi32,
-        _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
-        _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32,
-        _mm512_cvtph_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_epi16,
-        _mm512_mask_mov_epi32, _mm512_mask_mov_ps, _mm512_maskz_mov_epi16, _mm512_mul_ps, _mm512_or_si512,
-        _mm512_permutex2var_epi16, _mm512_permutexvar_epi16, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps,
-        _mm512_setr_epi32, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi32,
-        _mm512_srli_epi32, _mm512_sub_ps, _mm512_test_epi16_mask,
+        __m256i, __m512, __m512i, __mmask16, _CMP_UNORD_Q, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32,
+        _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16,
+        _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
+        _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_epi16, _mm512_mask_mov_epi32, _mm512_mask_mov_ps,
+        _mm512_maskz_mov_epi16, _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_permutexvar_epi16,
+        _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_si512,
+        _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps,
+        _mm512_test_epi16_mask,
     },
     array,
     ops::Range,
@@ -185,17 +185,21 @@ impl Codes {
                 let by = scales.as_chunks::<2>().0.iter().zip(zeros.as_chunks::<2>().0);
                 // SAFETY: sixteen numbers.
                 let values = unsafe { _mm512_loadu_ps(values.as_ptr()) };
-                let (mut known, mut table) = ([f32::NAN; 4], [_mm512_set1_epi32(0); N]);
-                for (i, (codes, (&scales, &zeros))) in codes.chunks(ELEMENTS / 2).zip(by).enumerate() {
-                    let wanted = [scales[0], scales[1], zeros[0], zeros[1]];
-                    if wanted != known {
+                let (mut known, mut table) = (None, [_mm512_setzero_si512(); N]);
+                let (whole, rest) = codes.as_chunks::<{ ELEMENTS / 2 }>();
+                let mut last = [0; ELEMENTS / 2];
+                last[..rest.len()].copy_from_slice(rest);
+                let all = whole.iter().chain((!rest.is_empty()).then_some(&last));
+                for (i, (codes, (&scales, &zeros))) in all.zip(by).enumerate() {
+                    let wanted = [scales, zeros].map(|two| two.map(f32::to_bits));
+                    if known != Some(wanted) {
                         let half = |i: usize| bf16::<N, ROUNDED>(scaled(values, scales[i], zeros[i]));
                         let (first, some) = half(0);
-                        let is_both = scales[0] == scales[1] && zeros[0] == zeros[1];
+                        let is_both = wanted.iter().all(|[first, last]| first == last);
                         let (last, more) = if is_both { (first, some) } else { half(1) };
-                        table = array::from_fn(|part| joined(upper(first[part]), upper(last[part])));
+                        table = array::from_fn(|part| pairs_of(first[part], last[part]));
                         special |= some | more;
-                        known = wanted;
+                        known = Some(wanted);
                     }
                     let places = places(codes);
                     store(i, table.map(|table| _mm512_permutexvar_epi16(places, table)));
@@ -344,30 +348,22 @@ fn of_halves([first, last]: [f32; 2]) -> __m512 {
     _mm512_mask_mov_ps(_mm512_set1_ps(first), 0xff00, _mm512_set1_ps(last))
 }
 
-/// Which of 32 numbers each of 32 codes is: one of the first 16 for the first 16 codes, of the others for the others.
+/// Which of 32 numbers each of 32 codes is: one with an even place for the first 16 codes, one with an odd place for the others.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn places(codes: &[u8]) -> __m512i {
-    let mask = ((1_u32 << codes.len().min(16)) - 1) as u16;
-    // SAFETY: of sixteen bytes, those that are there.
-    let pairs = _mm512_cvtepu8_epi32(unsafe { _mm_maskz_loadu_epi8(mask, codes.as_ptr().cast()) });
-    let each = _mm512_or_si512(pairs, _mm512_slli_epi32::<12>(pairs));
-    const UP: i32 = 0x10_0010;
-    let upper = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, UP, UP, UP, UP, UP, UP, UP, UP);
-    _mm512_or_si512(_mm512_and_si512(each, _mm512_set1_epi32(0xf_000f)), upper)
+fn places(codes: &[u8; ELEMENTS / 2]) -> __m512i {
+    // SAFETY: sixteen bytes.
+    let pairs = _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(codes.as_ptr().cast()) });
+    let each = _mm512_or_si512(_mm512_slli_epi32::<1>(pairs), _mm512_slli_epi32::<13>(pairs));
+    const ODD: i32 = 0x1_0001;
+    let odd = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, ODD, ODD, ODD, ODD, ODD, ODD, ODD, ODD);
+    _mm512_or_si512(_mm512_and_si512(each, _mm512_set1_epi32(0x1e_001e)), odd)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn scaled(numbers: __m512, scale: f32, zero: f32) -> __m512 {
     _mm512_mul_ps(_mm512_sub_ps(numbers, _mm512_set1_ps(zero)), _mm512_set1_ps(scale))
-}
-
-/// The upper halves of words.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn upper(words: __m512) -> __m256i {
-    _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_castps_si512(words)))
 }
 
 /// Numbers rounded to bf16, in the upper half of each word.
@@ -379,10 +375,4 @@ fn rounded(numbers: __m512) -> __m512 {
     let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
     let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers);
     _mm512_castsi512_ps(_mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0_0000)))
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn joined(first: __m256i, last: __m256i) -> __m512i {
-    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), last)
 }
