@@ -189,8 +189,8 @@ impl Codes {
                 let (whole, rest) = codes.as_chunks::<{ ELEMENTS / 2 }>();
                 let mut last = [0; ELEMENTS / 2];
                 last[..rest.len()].copy_from_slice(rest);
-                let all = whole.iter().chain((!rest.is_empty()).then_some(&last));
-                for (i, (codes, (&scales, &zeros))) in all.zip(by).enumerate() {
+                for (i, (&scales, &zeros)) in by.enumerate().take(codes.len().div_ceil(ELEMENTS / 2)) {
+                    let codes = whole.get(i).unwrap_or(&last);
                     let wanted = [scales, zeros].map(|two| two.map(f32::to_bits));
                     if known != Some(wanted) {
                         let half = |i: usize| bf16::<N, ROUNDED>(scaled(values, scales[i], zeros[i]));
@@ -250,7 +250,8 @@ impl Codes {
         last[..rest.len()].copy_from_slice(rest);
         let mut special = 0;
         // One loop, whose body is then no function.
-        for (i, codes) in whole.iter().chain((!rest.is_empty()).then_some(&last)).enumerate() {
+        for i in 0..codes.len().div_ceil(BYTES) {
+            let codes = whole.get(i).unwrap_or(&last);
             let [even, odd] = numbers(codes);
             if is_exact {
                 let (line, none) = (pairs_of(even, odd), _mm512_setzero_si512());
