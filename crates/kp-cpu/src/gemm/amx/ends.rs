@@ -116,17 +116,21 @@ impl<E: Tail> ByTiles<E> {
     ) {
         let Finish { product, item, .. } = *finish;
         for (row, sums) in rows.zip(sums.chunks_mut(ld)) {
+            let (mut has_special, mut has_nan) = (false, false);
             for first in (0..self.spec.k as usize).step_by(LINE) {
                 let inner = first..(first + LINE).min(self.spec.k as usize);
-                let mut of_a = [0.0_f32; LINE];
-                product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, &mut of_a[..inner.len()]);
-                for (k, a) in inner.zip(of_a).filter(|(_, a)| is_special(*a)) {
-                    for (p, sums) in run.clone().zip(sums.chunks_mut(BLOCK)) {
-                        for (column, sum) in finish.panels.columns(p).zip(sums) {
-                            let mut b = [0.0_f32];
-                            product.b.row(item.b, column, k..k + 1, self.scaling, &mut b);
-                            *sum += a * b[0];
-                        }
+                let mut a = [0.0_f32; LINE];
+                product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, &mut a[..inner.len()]);
+                has_special |= a.iter().any(|&a| is_special(a));
+                has_nan |= a.iter().any(|a| a.is_nan());
+            }
+            // Whatever it meets.
+            if has_nan {
+                sums[..run.len() * BLOCK].fill(f32::NAN);
+            } else if has_special {
+                for (p, sums) in run.clone().zip(sums.chunks_mut(BLOCK)) {
+                    for (column, sum) in finish.panels.columns(p).zip(sums) {
+                        self.each_product(finish, row, column, |a, b| *sum += if is_special(a) { a * b } else { 0.0 });
                     }
                 }
             }

@@ -204,8 +204,8 @@ impl<E: Tail> ByTiles<E> {
         Some(Operand { at: [lines, lines.wrapping_add(third - first)], ld: second - first, step: ROW_BYTES })
     }
 
-    /// Steps `steps` of panel `p` where they lie, if they need not be packed, as they are for several parts of A. In panels they stay in the first cache as they are, of wide
-    /// ones where a run is short; columns, whose lines share few of its places, pass a few rows.
+    /// Steps `steps` of panel `p` where they lie, if they need not be packed, as for several parts of A they must. In panels they stay in the
+    /// first cache as they are, of wide ones where a run is short; columns, whose lines share few of its places, pass a few rows.
     fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
         if self.parts > 1 {
             return None;
