@@ -11,7 +11,7 @@ use super::{
     chunk::{BLOCK as KEYS, Inputs, PANEL},
     dots,
     held::RUN,
-    pairs::{BLOCK, Engine, STEP, Sizes},
+    pairs::{BLOCK, Engine, Reads, STEP, Sizes},
     places::{Dims, Source},
     sight::Tile as Rows,
     soon::Soon,
@@ -81,13 +81,8 @@ impl<const TILED: bool> Engine for OfBf16<TILED> {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn queries(
-        inputs: &Inputs<'_, f32>,
-        tile: &Rows<'_>,
-        rows: Range<usize>,
-        lines: &mut [f32],
-        out: &mut [u8],
-    ) -> bool {
+    unsafe fn queries(reads: Reads<'_>, rows: Range<usize>, out: &mut [u8]) -> bool {
+        let Reads { inputs, tile, lines } = reads;
         let (ld, out) = (row_bytes(inputs.dims), out.as_chunks_mut::<LD>().0);
         let lines = &mut bytes_mut(lines)[..PANEL * ld];
         let (there, rest) = lines.split_at_mut(rows.len() * ld);
@@ -112,27 +107,15 @@ impl<const TILED: bool> Engine for OfBf16<TILED> {
 
     /// Tiles take whatever bf16 there is.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn keys(
-        &self,
-        inputs: &Inputs<'_, f32>,
-        tile: &Rows<'_>,
-        keys: Range<usize>,
-        _: &mut [f32],
-        out: &mut [u8],
-    ) -> bool {
+    unsafe fn keys(&self, reads: Reads<'_>, keys: Range<usize>, out: &mut [u8]) -> bool {
+        let Reads { inputs, tile, .. } = reads;
         copy_rows(&inputs.k, tile, keys, row_bytes(inputs.dims), out);
         true
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn values(
-        &self,
-        inputs: &Inputs<'_, f32>,
-        tile: &Rows<'_>,
-        keys: Range<usize>,
-        _: &mut [f32],
-        (step, out): (usize, &mut [u8]),
-    ) -> bool {
+    unsafe fn values(&self, reads: Reads<'_>, keys: Range<usize>, (step, out): (usize, &mut [u8])) -> bool {
+        let Reads { inputs, tile, .. } = reads;
         let each = step_bytes(inputs.dims);
         turn_rows(&inputs.v, tile, keys, each, &mut out[step * each..])
     }

@@ -12,9 +12,8 @@
 use super::{
     chunk::{BLOCK as KEYS, Inputs, PANEL},
     held::RUN,
-    pairs::{BLOCK, Engine, STEP, Sizes},
+    pairs::{BLOCK, Engine, Reads, STEP, Sizes},
     places::Dims,
-    sight::Tile,
     soon::Soon,
 };
 use crate::{
@@ -91,13 +90,8 @@ impl Engine for OfParts {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn queries(
-        inputs: &Inputs<'_, f32>,
-        tile: &Tile<'_>,
-        rows: Range<usize>,
-        lines: &mut [f32],
-        out: &mut [u8],
-    ) -> bool {
+    unsafe fn queries(reads: Reads<'_>, rows: Range<usize>, out: &mut [u8]) -> bool {
+        let Reads { inputs, tile, lines } = reads;
         let (dims, ld, parts) = (inputs.dims, inputs.dims.qk_ld(), parts_of(inputs.q.format));
         for (row, line) in rows.clone().map(|row| tile.row(row)).zip(lines.chunks_exact_mut(ld)) {
             inputs.q.read::<Avx512, _>(tile.sequence.query(row.query), row.head, &mut line[..dims.qk_width]);
@@ -115,14 +109,8 @@ impl Engine for OfParts {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn keys(
-        &self,
-        inputs: &Inputs<'_, f32>,
-        tile: &Tile<'_>,
-        keys: Range<usize>,
-        lines: &mut [f32],
-        out: &mut [u8],
-    ) -> bool {
+    unsafe fn keys(&self, reads: Reads<'_>, keys: Range<usize>, out: &mut [u8]) -> bool {
+        let Reads { inputs, tile, lines } = reads;
         let (dims, ld) = (inputs.dims, inputs.dims.qk_ld());
         let count = keys.len();
         inputs.k.read_rows::<Avx512, _>(tile, keys, ld, lines);
@@ -136,14 +124,8 @@ impl Engine for OfParts {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn values(
-        &self,
-        inputs: &Inputs<'_, f32>,
-        tile: &Tile<'_>,
-        keys: Range<usize>,
-        lines: &mut [f32],
-        (step, out): (usize, &mut [u8]),
-    ) -> bool {
+    unsafe fn values(&self, reads: Reads<'_>, keys: Range<usize>, (step, out): (usize, &mut [u8])) -> bool {
+        let Reads { inputs, tile, lines } = reads;
         let (dims, ld) = (inputs.dims, inputs.dims.v_ld());
         let count = keys.len();
         inputs.v.read_rows::<Avx512, _>(tile, keys, ld, lines);

@@ -53,6 +53,14 @@ pub(super) struct Sizes {
     pub(super) weights: usize,
 }
 
+/// Rows of a tile that are made ready.
+pub(super) struct Reads<'r> {
+    pub(super) inputs: &'r Inputs<'r, f32>,
+    pub(super) tile: &'r Tile<'r>,
+    /// Room for them as they were read, [`PANEL`] at most.
+    pub(super) lines: &'r mut [f32],
+}
+
 /// How Q, K, V and weights become pairs, and what multiplies them.
 ///
 /// # Safety of all of it
@@ -78,43 +86,23 @@ pub(super) trait Engine: Sized {
 
     fn sizes(q: Format, kv: Format, dims: Dims) -> Sizes;
 
-    /// Makes at most a panel of rows of Q ready, by way of `lines`. Answers whether it holds them all: numbers that it does not hold count as 0.
+    /// Makes at most a panel of rows of Q ready. Answers whether it holds them all: numbers that it does not hold count as 0.
     ///
     /// # Safety
     /// As of all of it.
-    unsafe fn queries(
-        inputs: &Inputs<'_, f32>,
-        tile: &Tile<'_>,
-        rows: Range<usize>,
-        lines: &mut [f32],
-        out: &mut [u8],
-    ) -> bool;
+    unsafe fn queries(reads: Reads<'_>, rows: Range<usize>, out: &mut [u8]) -> bool;
 
     /// Makes at most a block of keys ready likewise.
     ///
     /// # Safety
     /// As of all of it.
-    unsafe fn keys(
-        &self,
-        inputs: &Inputs<'_, f32>,
-        tile: &Tile<'_>,
-        keys: Range<usize>,
-        lines: &mut [f32],
-        out: &mut [u8],
-    ) -> bool;
+    unsafe fn keys(&self, reads: Reads<'_>, keys: Range<usize>, out: &mut [u8]) -> bool;
 
     /// Makes the values of at most a block of keys ready likewise, in what is of their run, from a step on.
     ///
     /// # Safety
     /// As of all of it.
-    unsafe fn values(
-        &self,
-        inputs: &Inputs<'_, f32>,
-        tile: &Tile<'_>,
-        keys: Range<usize>,
-        lines: &mut [f32],
-        out: (usize, &mut [u8]),
-    ) -> bool;
+    unsafe fn values(&self, reads: Reads<'_>, keys: Range<usize>, out: (usize, &mut [u8])) -> bool;
 
     /// Products of so many keys of a block and rows of a panel, 32 by 32 at a time, with something asked for each time.
     ///
@@ -183,7 +171,7 @@ fn load<E: Engine>(inputs: &Inputs<'_, f32>, tile: &Tile<'_>, room: &mut Room<'_
         }
         let rows = panel * PANEL..tile.rows.min((panel + 1) * PANEL);
         // SAFETY: `supports` asked for the features.
-        room.held.queries[panel] = unsafe { E::queries(inputs, tile, rows, room.rows, out) };
+        room.held.queries[panel] = unsafe { E::queries(Reads { inputs, tile, lines: room.rows }, rows, out) };
     }
 }
 
@@ -220,8 +208,8 @@ fn take<E: Engine>(
                 // SAFETY: as above.
                 let (holds_keys, holds_values) = unsafe {
                     (
-                        engine.keys(inputs, tile, start..end, room.rows, out),
-                        engine.values(inputs, tile, start..end, room.rows, (step, &mut *v)),
+                        engine.keys(Reads { inputs, tile, lines: room.rows }, start..end, out),
+                        engine.values(Reads { inputs, tile, lines: room.rows }, start..end, (step, &mut *v)),
                     )
                 };
                 *block = Block { keys: end - start, holds_keys, holds_values };
