@@ -1,8 +1,9 @@
 //! Attention in f32 by tiles of AMX that multiply bf16: O = softmax(scale · Q·Kᵀ + mask) · V, each number the sum of up to three of bf16.
 //!
-//! What `amx_bf16` does, with numbers of [as many parts](super::of_parts) as their type fills and weights of three, so that errors are those of sums
-//! in f32 ([`crate::gemm::amx::parts`]). Limits: AMX and AVX-512; more than [`FEW`](super::chunk::FEW) rows for each key head; numbers below 2⁻¹¹⁰ lose bits, and count as 0
-//! below 2⁻¹²⁶; [values above 2¹²⁰](super::weights) may overflow; not f64; not `batch-invariant`, since few rows have other kernels.
+//! What `amx_bf16` does, with numbers of [as many parts](super::of_parts) as their type fills and weights of three, so that errors are those of
+//! sums in f32 ([`crate::gemm::amx::parts`]). Limits: AMX and AVX-512; more than [`FEW`](super::chunk::FEW) rows for each key head; numbers
+//! below 2⁻¹¹⁰ lose bits, and count as 0 below 2⁻¹²⁶; [values above 2¹²⁰](super::weights) may overflow; not f64; not `batch-invariant`, since
+//! few rows have other kernels.
 
 use super::{
     amx_bf16::{ByPairs, enough_rows, has, note, soften_cycles},
@@ -39,6 +40,7 @@ impl Kernel<Attention> for AmxF32 {
                 ^ source_hash(include_bytes!("weights.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("../gemm/amx/parts.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("../gemm/amx/terms.rs")).rotate_left(7)
+                ^ source_hash(include_bytes!("../gemm/amx/lines.rs")).rotate_left(8)
         }
     }
 

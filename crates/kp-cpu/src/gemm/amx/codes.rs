@@ -232,7 +232,7 @@ impl Codes {
     }
 
     /// Those of codes of 8 or 16 bits, of which a line has so many bytes: `numbers` makes numbers of a line's codes, those with an even place and
-    /// those with an odd one, 0 for those that are missing. Without scales some `are_exact` in bf16.
+    /// those with an odd one. Without scales some `are_exact` in bf16.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     fn each_line<const N: usize, const ROUNDED: bool, const BYTES: usize>(
@@ -249,7 +249,7 @@ impl Codes {
         let mut last = [0; BYTES];
         last[..rest.len()].copy_from_slice(rest);
         let mut special = 0;
-        // One loop, whose body is then no function.
+        // What fills no line was copied, so that one loop has all, whose body is then no function.
         for i in 0..codes.len().div_ceil(BYTES) {
             let codes = whole.get(i).unwrap_or(&last);
             let [even, odd] = numbers(codes);

@@ -21,7 +21,7 @@ use crate::{
 use std::{any::TypeId, ops::Range};
 
 impl<E: Tail> ByTiles<E> {
-    /// Finishes the sums of a task; whether some number of A has no parts, or none.
+    /// Finishes the sums of a task. Some number of A may be `special`, so that it has no parts and counted as 0.
     ///
     /// # Safety
     /// No other thread has the same elements of D.
@@ -60,11 +60,7 @@ impl<E: Tail> ByTiles<E> {
                 false => &mut sums[j * BLOCK * ld..][..BLOCK * ld],
             };
             if self.parts > 1 {
-                let numbers = numbers_mut(bytes_mut(numbers));
-                self.add_again(finish, some.clone(), run.clone(), numbers, ld);
-                if special {
-                    self.add_specials(finish, some.clone(), run.clone(), numbers, ld);
-                }
+                self.mend(finish, some.clone(), &run, special, (numbers_mut(bytes_mut(numbers)), ld));
             }
             if is_sum {
                 let numbers = numbers_mut::<E>(bytes_mut(numbers));
@@ -83,72 +79,78 @@ impl<E: Tail> ByTiles<E> {
         }
     }
 
-    /// Adds up anew, one product after the other, what became NaN: parts of one number may have opposite signs, and all of them meet an infinite
-    /// one of B.
-    fn add_again(
+    /// Adds up anew what became NaN: parts of one number may have opposite signs, and all of them meet an infinite one of B. Then adds the products
+    /// of numbers that have no parts.
+    fn mend(
         &self,
         finish: &Finish<'_, '_, E>,
         rows: Range<usize>,
-        run: Range<usize>,
-        sums: &mut [f32],
-        ld: usize,
+        run: &Range<usize>,
+        special: bool,
+        (sums, ld): (&mut [f32], usize),
     ) {
-        let of_row = |sums: &[f32]| sums[..run.len() * BLOCK].iter().fold(false, |some, sum| some | sum.is_nan());
-        for (row, sums) in rows.zip(sums.chunks_mut(ld)).filter(|(_, sums)| of_row(sums)) {
-            for (p, sums) in run.clone().zip(sums.chunks_mut(BLOCK)) {
-                for (column, sum) in finish.panels.columns(p).zip(sums).filter(|(_, sum)| sum.is_nan()) {
-                    *sum = 0.0;
-                    self.each_product(finish, row, column, |a, b| *sum += if is_special(a) { 0.0 } else { a * b });
-                }
-            }
-        }
-    }
-
-    /// Adds the products of numbers of A that have no parts.
-    #[cold]
-    fn add_specials(
-        &self,
-        finish: &Finish<'_, '_, E>,
-        rows: Range<usize>,
-        run: Range<usize>,
-        sums: &mut [f32],
-        ld: usize,
-    ) {
-        let Finish { product, item, .. } = *finish;
         for (row, sums) in rows.zip(sums.chunks_mut(ld)) {
-            let (mut has_special, mut has_nan) = (false, false);
-            for first in (0..self.spec.k as usize).step_by(LINE) {
-                let inner = first..(first + LINE).min(self.spec.k as usize);
-                let mut a = [0.0_f32; LINE];
-                product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, &mut a[..inner.len()]);
-                has_special |= a.iter().any(|&a| is_special(a));
-                has_nan |= a.iter().any(|a| a.is_nan());
+            let sums = &mut sums[..run.len() * BLOCK];
+            if sums.iter().fold(false, |some, sum| some | sum.is_nan()) {
+                self.add_products(finish, row, run, false, sums);
             }
-            // Whatever it meets.
-            if has_nan {
-                sums[..run.len() * BLOCK].fill(f32::NAN);
-            } else if has_special {
-                for (p, sums) in run.clone().zip(sums.chunks_mut(BLOCK)) {
-                    for (column, sum) in finish.panels.columns(p).zip(sums) {
-                        self.each_product(finish, row, column, |a, b| *sum += if is_special(a) { a * b } else { 0.0 });
-                    }
+            if special {
+                let (mut has_special, mut has_nan) = (false, false);
+                self.each_run(|inner| {
+                    let mut a = [0.0_f32; LINE];
+                    self.row_of_a(finish, row, inner, &mut a);
+                    has_special |= a.iter().any(|&a| is_special(a));
+                    has_nan |= a.iter().any(|a| a.is_nan());
+                });
+                // NaN, whatever it meets.
+                if has_nan {
+                    sums.fill(f32::NAN);
+                } else if has_special {
+                    self.add_products(finish, row, run, true, sums);
                 }
             }
         }
     }
 
-    /// Calls `f` with the numbers of a row of A and of a column of B.
+    /// Adds products of a row of A, one after the other: to all sums those of numbers that are `special`, or anew those of all others where a
+    /// sum is NaN.
     #[cold]
-    fn each_product(&self, finish: &Finish<'_, '_, E>, row: usize, column: usize, mut f: impl FnMut(f32, f32)) {
+    fn add_products(
+        &self,
+        finish: &Finish<'_, '_, E>,
+        row: usize,
+        run: &Range<usize>,
+        special: bool,
+        sums: &mut [f32],
+    ) {
         let Finish { product, item, .. } = *finish;
-        for first in (0..self.spec.k as usize).step_by(LINE) {
-            let inner = first..(first + LINE).min(self.spec.k as usize);
-            let (mut a, mut b) = ([0.0_f32; LINE], [0.0_f32; LINE]);
-            let (of_a, of_b) = (&mut a[..inner.len()], &mut b[..inner.len()]);
-            product.a.row(item.row_batch, item.row + row, inner.clone(), Scaling::Left, of_a);
-            product.b.row(item.b, column, inner, self.scaling, of_b);
-            of_a.iter().zip(of_b).for_each(|(&a, &mut b)| f(a, b));
+        for (p, sums) in run.clone().zip(sums.chunks_mut(BLOCK)) {
+            for (column, sum) in finish.panels.columns(p).zip(sums).filter(|(_, sum)| special || sum.is_nan()) {
+                if !special {
+                    *sum = 0.0;
+                }
+                self.each_run(|inner| {
+                    let (mut a, mut b) = ([0.0_f32; LINE], [0.0_f32; LINE]);
+                    self.row_of_a(finish, row, inner.clone(), &mut a);
+                    product.b.row(item.b, column, inner.clone(), self.scaling, &mut b[..inner.len()]);
+                    for (a, b) in a.into_iter().zip(b).filter(|(a, _)| is_special(*a) == special) {
+                        *sum += a * b;
+                    }
+                });
+            }
         }
+    }
+
+    /// Calls `f` with the elements of k, as many as are read at a time.
+    fn each_run(&self, mut f: impl FnMut(Range<usize>)) {
+        let k = self.spec.k as usize;
+        (0..k).step_by(LINE).for_each(|first| f(first..(first + LINE).min(k)));
+    }
+
+    /// Reads elements `inner` of a row of A.
+    fn row_of_a(&self, finish: &Finish<'_, '_, E>, row: usize, inner: Range<usize>, out: &mut [f32; LINE]) {
+        let (item, count) = (finish.item, inner.len());
+        finish.product.a.row(item.row_batch, item.row + row, inner, Scaling::Left, &mut out[..count]);
     }
 
     /// What sums of the columns of panels `run` are worth.

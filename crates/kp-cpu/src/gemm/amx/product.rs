@@ -253,10 +253,12 @@ impl<E: Tail> ByTiles<E> {
         let (deep, by_panels) = (self.deep(item), self.is_few(item));
         let (runs, panels) = (all_steps.div_ceil(deep), run.len());
         let turn = |t: usize| {
+            if t >= runs * panels {
+                return (run.start, 0..0);
+            }
             let (r, i) = if by_panels { (t % runs, t / runs) } else { (t / panels, t % panels) };
             (run.start + i, r * deep..((r + 1) * deep).min(all_steps))
         };
-        let turn = |t: usize| if t < runs * panels { turn(t) } else { (run.start, 0..0) };
         let mut lying = self.pack_b(product, item, turn(0), turn(1), now);
         for t in 0..runs * panels {
             let (p, steps) = turn(t);

@@ -12,7 +12,6 @@ pub(crate) fn terms([left, right]: [usize; 2]) -> impl Iterator<Item = (usize, u
 
 /// Products of some tiles of rows and of 32 columns over a run.
 #[repr(C)]
-#[derive(Clone, Copy)]
 struct Products {
     left: *const u8,
     /// Bytes from a tile of rows to the next.
