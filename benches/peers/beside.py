@@ -37,6 +37,47 @@ def merge(folder, suite, times):
     return by_problem
 
 
+class KpInTurns:
+    """kp with `options` on one problem, which yields to what this program does before each of its turns and after the last: iterate over
+    the medians of its turns, by kernel with variant, of which the first are of no turn."""
+
+    def __init__(self, kp, folder, suite, problem, options, environment):
+        file = folder.resolve() / f"{suite}.txt"
+        file.write_text(problem + "\n")
+        kp = str(pathlib.Path(kp).resolve())
+        command = [kp, "bench", str(file), *options, "--yield", "--record", str(folder.resolve()), "--quiet", "--no-check"]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=HOME)
+
+    def __enter__(self):
+        return self
+
+    def __iter__(self):
+        for line in self.process.stdout:
+            # Between them and after them stands what a person would read.
+            if line.startswith("{"):
+                yield json.loads(line)
+                self.process.stdin.write("\n")
+                self.process.stdin.flush()
+
+    def __exit__(self, *error):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        if self.process.wait() != 0 and error[0] is None:
+            raise subprocess.CalledProcessError(self.process.returncode, self.process.args)
+
+
+def set_ratios(folder, suite, ratios):
+    """Puts rivals (kernel with variant → peer, nanoseconds, ratio) into the record of one problem, and answers its path."""
+    path = max(folder.glob(f"*/*-{suite}.jsonl"))
+    header, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        peer, ns, ratio = ratios[f"{row['kernel']}#{row['variant']}"]
+        row["peer"], row["peer_ns"], row["ratio"] = peer, round(ns), float(f"{ratio:.4g}")
+    path.write_text("".join(json.dumps(line) + "\n" for line in [header, *rows]))
+    return path
+
+
 # Candidates of kp that are somebody else's code.
 LIBRARIES = {"cublaslt"}
 

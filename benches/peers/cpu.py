@@ -5,8 +5,9 @@
 KP is the program `kp`, OUT the folder that the records go into, FAMILY one of those below; all if none is named. Needs PyTorch;
 ONNX Runtime and AMD's zentorch, with its attention and RMS norm, take part if they are installed.
 
-Every rival of a row is timed right before kp and right after it on numbers of the same distribution, its time is the mean of both medians,
-and the row's rival is the fastest. One thread is pinned to one core. Products of more than 8 rows repeat on the same operands, everything else that reads
+kp and every rival of a row take turns, on numbers of the same distribution. A rival's time of a turn of kp's is the mean of its medians right
+before and right after it, a ratio is the median of the turns' ratios, and the row's rival is the one with the least. So what other programs of a shared
+machine do, which changes twofold from one second to the next, meets both sides. One thread is pinned to one core. Products of more than 8 rows repeat on the same operands, everything else that reads
 much goes through copies that together exceed the last-level cache, kp and its rivals alike. Rivals that arrange a constant B
 beforehand stand beside kp's products of panels, which `cast` arranges; both sides pay for that before they are timed.
 
@@ -14,7 +15,7 @@ With `KP_CPU_WITHOUT=avx512,amx` kp does without these instructions, and so does
 zentorch cannot be told and are left out. The records' names say so.
 """
 
-import argparse, os, pathlib, sys, tempfile, time, traceback
+import argparse, json, math, os, pathlib, statistics, sys, tempfile, time, traceback
 
 WITHOUT = os.environ.get("KP_CPU_WITHOUT")
 if WITHOUT:
@@ -436,77 +437,89 @@ FAMILIES = {
 }
 
 
-def median_ns(run):
-    """As kp takes its times: samples of at least 20 µs, at least 20 of them over 100 ms, at least 3 of what is slow."""
-    # A library's threads look for work for a while after it is done, where the next one's are to run.
-    time.sleep(0.2)
-    i, start = 0, time.perf_counter()
-    while i < 2 or time.perf_counter() - start < 0.02:
-        run(i)
-        i += 1
-    each = (time.perf_counter() - start) / i
-    repeat, samples, start = max(1, int(20e-6 / each)), [], time.perf_counter()
-    while len(samples) < 3 or (len(samples) < 20 or time.perf_counter() - start < 0.1) and time.perf_counter() - start < 1:
-        before = time.perf_counter()
-        for _ in range(repeat):
-            run(i)
-            i += 1
-        samples.append((time.perf_counter() - before) / repeat)
-    return sorted(samples)[len(samples) // 2] * 1e9
+# As many of kp's; of its rivals one more.
+TURNS = 9
 
 
-def ready(row, threads):
-    """The row's rivals that this machine has, by name, ready to run."""
-    runs = {}
+class Turns:
+    """A rival's turns, of samples as kp takes them: of at least 20 µs, seven of them over 33 ms, one of what is slow."""
+
+    def __init__(self, run, threads, seconds):
+        self.run, self.rest, self.seconds, self.next = run, 0.2 if threads > 1 else 0, seconds, 0
+
+    def launch(self):
+        self.run(self.next)
+        self.next += 1
+
+    def median_ns(self):
+        launch, now = self.launch, time.perf_counter
+        # A library's threads look for work for a while after it is done, where the next one's are to run.
+        time.sleep(self.rest)
+        one, start = math.inf, now()
+        while one == math.inf or now() - start < 0.007:
+            before = now()
+            launch()
+            one = min(one, now() - before)
+        repeat, samples, start = max(1, math.ceil(20e-6 / one)), [], now()
+        while not samples or (len(samples) < 7 or now() - start < 0.033) and now() - start < self.seconds:
+            before = now()
+            for _ in range(repeat):
+                launch()
+            samples.append((now() - before) / repeat)
+        return statistics.median(samples) * 1e9
+
+
+def ready(row, threads, seconds):
+    """The row's rivals that this machine has, by name, ready to take turns."""
+    turns = {}
     for peer, rival in row.rivals.items():
         if peer.startswith("onnxruntime") and onnxruntime is None or peer.startswith("zentorch") and zentorch is None:
             continue
         try:
-            runs[peer] = rival(threads)
+            turns[peer] = Turns(rival(threads), threads, seconds)
+            turns[peer].launch()
         except Exception as error:  # a library may lack a form; the row then has one rival fewer
             print(f"{peer}: {row.problem}: {str(error).splitlines()[0][:150]}", file=sys.stderr)
-    return runs
+            turns.pop(peer, None)
+    return turns
 
 
-def timed(row, runs):
-    """Nanoseconds by peer; who cannot run the row is left out from then on."""
-    times = {}
-    for peer, run in list(runs.items()):
-        try:
-            times[peer] = median_ns(run)
-        except Exception as error:
-            print(f"{peer}: {row.problem}: {str(error).splitlines()[0][:150]}", file=sys.stderr)
-            del runs[peer]
-    return times
-
-
-def fastest(times):
-    return min(times.items(), key=lambda time: time[1])
+def taken_in_turns(kp, rivals):
+    """Of each kernel of kp: the rival that comes out best beside it, the median of its times, and that of the ratios."""
+    theirs, ours = [], []
+    for said in kp:
+        ours.append(said)
+        theirs.append({peer: turns.median_ns() for peer, turns in rivals.items()})
+    between = [{peer: (ns + after[peer]) / 2 for peer, ns in before.items()} for before, after in zip(theirs, theirs[1:])]
+    best = {}
+    for kernel in ours[-1] if ours else ():
+        ratios = {peer: statistics.median(r[peer] / o[kernel] for r, o in zip(between, ours[1:])) for peer in rivals}
+        peer = min(ratios, key=ratios.get)
+        best[kernel] = peer, statistics.median(r[peer] for r in between), ratios[peer]
+    return best
 
 
 def measure(args, name, rows, method, threads):
-    """One row after the other, its rivals right before kp and right after it: other programs of a shared machine come and go in minutes."""
+    """One row after the other. A record's first line, which says on what, is that of its first row."""
     suite = f"peers-{name}-{method}-{threads}t" + ("-avx2" if WITHOUT else "")
     environment = os.environ | {"KP_DEVICE": "cpu", "KP_THREADS": str(threads)}
-    options = ["--method", method, "--best", str(args.best), "--budget", args.budget]
+    options = ["--method", method, "--best", str(args.best), "--turns", str(TURNS), "--budget", f"{args.seconds * TURNS}s"]
     path, lines, done = None, [], {}
     for row in rows:
-        runs = ready(row, threads)
-        before = timed(row, runs)
-        if not before:
+        rivals = ready(row, threads, args.seconds)
+        if not rivals:
             print(f"nobody to set beside kp: {row.problem}", file=sys.stderr)
             continue
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
-            beside.run_kp(args.kp, folder, suite, {row.problem: fastest(before)}, options, environment)
-            after = timed(row, runs)
-            if not after:
-                continue
-            done |= beside.merge(folder, suite, {row.problem: fastest({peer: (before[peer] + ns) / 2 for peer, ns in after.items()})})
-            (record,) = folder.glob(f"*/*-{suite}.jsonl")
-            # The record's first line, which says on what, is that of the first row.
-            path = path or args.out / record.relative_to(folder)
-            lines += record.read_text().splitlines()[1 if lines else 0 :]
+            with beside.KpInTurns(args.kp, folder, suite, row.problem, options, environment) as kp:
+                ratios = taken_in_turns(kp, rivals)
+            record = beside.set_ratios(folder, suite, ratios)
+            header, *rows_of_it = record.read_text().splitlines()
+            done[row.problem] = [json.loads(line) for line in rows_of_it]
+            if path is None:
+                path, lines = args.out / record.relative_to(folder), [header]
+            lines += rows_of_it
         # After each row, so that a run that is cut off has done something.
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(line + "\n" for line in lines))
@@ -539,7 +552,7 @@ def main():
     parser.add_argument("--only", default="", help="problems that contain this")
     parser.add_argument("--method", choices=("repeat", "rotate"), help="rows that are timed so; all if none is named")
     parser.add_argument("--best", type=int, default=3, help="candidates of kp to time, of those that rank first")
-    parser.add_argument("--budget", default="500ms", help="time for the samples of each")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of a turn at most, of one launch at least")
     args = parser.parse_intermixed_args()
     if unknown := set(args.families) - set(FAMILIES):
         parser.error(f"no family is called {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")

@@ -2,6 +2,7 @@
 
 use crate::{
     operands::{Host, Set, check_room},
+    output,
     record::{Row, round},
     suites::{Line, facts},
     timing::{self, Clock, Method, Timing},
@@ -13,7 +14,7 @@ use kp_hal::{
     op::{Op, OpVisitor, Problem},
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     time::{Duration, Instant},
 };
 
@@ -47,6 +48,10 @@ pub(crate) struct Options {
     pub(crate) beside: Option<String>,
     /// Time of launches before the first sample of each kernel, if not the usual.
     pub(crate) warm: Option<Duration>,
+    /// How many turns the kernels of a problem take.
+    pub(crate) turns: u32,
+    /// Whether another program has a turn before each.
+    pub(crate) yields: bool,
     /// What a sample is.
     pub(crate) method: Method,
 }
@@ -186,19 +191,28 @@ impl OpVisitor for Measure<'_> {
             }
             ready.push(Ready { candidate, rank, label, plan, error, samples: Vec::new() });
         }
-        let Options { method, budget, warm, .. } = meter.options;
-        let clock = Clock { engine: &meter.engine, method, budget, warm };
+        let Options { method, budget, warm, turns, yields, .. } = meter.options;
+        let clock = Clock { engine: &meter.engine, method, budget, turns, warm };
         if let Some(Ready { label, plan, .. }) = ready.first() {
             watch(label);
             clock.wake(began, plan, &host.operands, &mut sets[0], &mut *meter.queue)?;
         }
         let before = meter.peaks_now()?;
         // In turns, so that none is alone in meeting the device rested.
-        for _ in 0..timing::TURNS {
+        let mut medians = BTreeMap::new();
+        for _ in 0..turns {
+            if yields {
+                output::hand_over(&medians)?;
+            }
             for Ready { label, plan, samples, .. } in &mut ready {
                 watch(label);
-                samples.extend(clock.time(plan, &host.operands, &mut sets, &mut *meter.queue)?);
+                let turn = clock.time(plan, &host.operands, &mut sets, &mut *meter.queue)?;
+                samples.extend(&turn);
+                medians.insert(label.clone(), round(timing::summary(turn).median_ns));
             }
+        }
+        if yields {
+            output::hand_over(&medians)?;
         }
         let floor_ns = f64::midpoint(self::floor_ns(line, &before), self::floor_ns(line, &meter.peaks_now()?));
         for Ready { candidate, rank, error, samples, .. } in ready {

@@ -1,7 +1,7 @@
 //! Where words go: results to stdout, remarks and progress to stderr.
 
 use crate::Global;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -60,6 +60,18 @@ impl Output {
         bar.enable_steady_tick(Duration::from_millis(250));
         bar
     }
+}
+
+/// Prints `value` as a line of JSON, and waits for a line on standard input: another program has a turn.
+///
+/// # Errors
+/// What the system said; that nobody is there to answer.
+pub(crate) fn hand_over(value: &impl Serialize) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}", serde_json::to_string(value)?)?;
+    stdout.flush()?;
+    ensure!(io::stdin().read_line(&mut String::new())? > 0, "--yield: standard input ended before the last turn");
+    Ok(())
 }
 
 /// A table without lines, its numbers to the right.

@@ -84,7 +84,7 @@ pub(crate) struct Row {
     pub(crate) peer: Option<String>,
     /// The rival's median.
     pub(crate) peer_ns: Option<f64>,
-    /// `peer_ns / median_ns`: above 1, kp is faster.
+    /// `peer_ns / median_ns`, or the median of the ratios of turns that both took: above 1, kp is faster.
     pub(crate) ratio: Option<f64>,
 }
 

@@ -20,11 +20,11 @@ pub(crate) struct Timing {
 
 /// A sample repeats short launches for at least this long, so that reading the clock does not count.
 const SAMPLE: Duration = Duration::from_micros(20);
-/// Samples wanted.
+/// Samples wanted of the usual turns.
 const SAMPLES: usize = 20;
-/// Time that the samples together should cover, so that one disturbance does not reach most of them.
+/// Time that they together should cover, so that one disturbance does not reach most of them.
 const SPAN: Duration = Duration::from_millis(100);
-/// Launches repeat so long before the first sample, unless told otherwise: caches, page tables and clocks settle.
+/// Launches repeat so long before them, unless told otherwise: caches, page tables and clocks settle.
 const WARM_UP: Duration = Duration::from_millis(20);
 /// A GPU that has nothing to do while the host makes operands for so long lets its clock fall, an H200 from 1980 to 345 MHz, and takes
 /// a part of the other time at work to come back.
@@ -33,8 +33,8 @@ const WAKE_UP: Duration = Duration::from_millis(400);
 /// Launches that follow each other without the host waiting are at most so many, and take about so long.
 const BURST: u32 = 16;
 const BURST_TIME: Duration = Duration::from_millis(10);
-/// Kernels of one problem are timed in turns, so many: each then meets the device as the others leave it, and a slow one has
-/// samples enough for a median that one disturbance cannot move.
+/// Kernels of one problem are timed in turns, so many unless told otherwise: each then meets the device as the others leave it, and a
+/// slow one has samples enough for a median that one disturbance cannot move.
 pub(crate) const TURNS: u32 = 3;
 
 /// What a sample is. Rivals are timed in one of the last two ways by their own tools: compare like with like.
@@ -53,29 +53,29 @@ pub(crate) enum Method {
 
 impl Method {
     /// The method in words, for records.
-    pub(crate) const fn words(self) -> &'static str {
-        match self {
-            Self::Rotate => {
-                "median of samples of at least 20 us of launches; at least 20 samples over 100 ms, fewer but at least 3 if the \
-                 budget of the row ends first, in three turns with the other kernels; operands rotated through twice the last-level cache where cold; device clock on a \
-                 GPU, host clock around launches and a synchronization on a CPU"
-            }
-            Self::Repeat => {
-                "median of samples of at least 20 us of launches; at least 20 samples over 100 ms, fewer but at least 3 if the \
-                 budget of the row ends first, in three turns with the other kernels; the same operands every time; device clock on a GPU, host clock around launches and \
-                 a synchronization on a CPU"
-            }
-            Self::Flush => {
-                "median of single launches, each after 256 MiB or twice the last-level cache were overwritten, on a GPU without \
-                 rest between them; at least 20 over 100 ms, fewer but at least 3 if the budget of the row ends first, in three \
-                 turns with the other kernels; device clock on a GPU, host clock around the launch and a synchronization on a CPU"
-            }
-            Self::Graph => {
-                "median of replays of a recording of launches on the same operands, at least 2 ms and 10 launches long; at least 20 \
-                 replays over 100 ms, fewer but at least 3 if the budget of the row ends first, in three turns with the other \
-                 kernels; device clock on a GPU, host clock around the replay and a synchronization on a CPU"
-            }
-        }
+    pub(crate) fn words(self, turns: u32) -> String {
+        let (samples, operands, around) = match self {
+            Self::Rotate => (
+                "samples of at least 20 us of launches",
+                "operands rotated through twice the last-level cache where cold",
+                "launches",
+            ),
+            Self::Repeat => ("samples of at least 20 us of launches", "the same operands every time", "launches"),
+            Self::Flush => (
+                "single launches, each after 256 MiB or twice the last-level cache were overwritten",
+                "on a GPU without rest between them",
+                "the launch",
+            ),
+            Self::Graph => (
+                "replays of a recording of launches, at least 2 ms and 10 launches long",
+                "the same operands every time",
+                "the replay",
+            ),
+        };
+        format!(
+            "median of {samples}; at least 20 of them over 100 ms, fewer but one a turn if the budget of the row ends first; {turns} turns with \
+             the other kernels; {operands}; device clock on a GPU, host clock around {around} and a synchronization on a CPU"
+        )
     }
 
     /// How many sets of operands of `bytes` bytes it wants, and whether a launch finds none of its operands in the last-level cache.
@@ -101,9 +101,11 @@ pub(crate) struct Clock<'e> {
     pub(crate) engine: &'e Engine,
     /// What a sample is.
     pub(crate) method: Method,
-    /// Time for the samples.
+    /// Time for the samples of all turns.
     pub(crate) budget: Duration,
-    /// Time of launches before the first sample, if not the usual.
+    /// How many turns.
+    pub(crate) turns: u32,
+    /// Time of launches before the samples of the usual turns, if not the usual.
     pub(crate) warm: Option<Duration>,
 }
 
@@ -151,7 +153,7 @@ impl Clock<'_> {
     ) -> Result<Vec<f64>> {
         let kind = self.engine.caps().kind;
         let warm = self.warm.unwrap_or(WARM_UP.min(self.budget / 2));
-        let times = Times { budget: self.budget / TURNS, warm: warm / TURNS };
+        let times = Times { budget: self.budget / self.turns, warm: warm / TURNS };
         match self.method {
             Method::Rotate | Method::Repeat => rotated(plan, host, sets, queue, kind, times),
             Method::Flush => {

@@ -4,7 +4,11 @@ mod common;
 
 use common::{Folder, GEMM, json, kp, run, stderr, stdout};
 use serde_json::Value;
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    process::Stdio,
+};
 
 #[test]
 fn help_names_every_command() {
@@ -170,6 +174,33 @@ fn rivals_are_set_beside_the_winner() {
     let row = &done["suites"][0]["rows"][0];
     assert_eq!((&row["peer"], &row["peer_ns"]), (&Value::from("slow"), &Value::from(1e12)));
     assert!(row["ratio"].as_f64().is_some_and(|ratio| ratio > 1000.0), "{row}");
+}
+
+#[test]
+fn another_program_takes_turns() {
+    let folder = Folder::new("turns");
+    let record = folder.path("");
+    let args =
+        ["bench", "-q", "--budget", "20ms", "--turns", "4", "--kernel", "packed#1", GEMM, "--record", &record, "--yield"];
+    let mut child = kp(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("kp starts");
+    let mut answers = child.stdin.take().expect("it is piped");
+    let mut turns = Vec::new();
+    for line in BufReader::new(child.stdout.take().expect("it is piped")).lines() {
+        let line = line.expect("it is text");
+        if line.starts_with('{') {
+            turns.push(serde_json::from_str::<Value>(&line).expect("it is JSON"));
+            writeln!(answers).expect("kp listens");
+        }
+    }
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(turns.len(), 5);
+    assert_eq!(turns[0], serde_json::json!({}));
+    for turn in &turns[1..] {
+        assert!(turn["packed#1"].as_f64().is_some_and(|ns| ns > 0.0), "{turn}");
+    }
+    // Nobody who answers: no record of half a row.
+    let output = run(&args);
+    assert!(stderr(&output).contains("nothing was measured"), "{}", stderr(&output));
 }
 
 #[test]

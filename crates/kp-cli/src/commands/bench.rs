@@ -11,7 +11,7 @@ use crate::{
     record::{Header, Peer, Record, Row, SCHEMA, Writer},
     report::{self, Run},
     suites::{self, Line, Suite, facts},
-    timing::Method,
+    timing::{self, Method},
     units, usage,
 };
 use anyhow::{Context, Result, bail};
@@ -66,6 +66,13 @@ pub(crate) struct Args {
     /// Time of launches before the first sample of each kernel; without it, 20ms or half of the budget
     #[arg(long, value_parser = output::duration, value_name = "TIME")]
     warm: Option<Duration>,
+    /// Turns that the kernels of a problem take
+    #[arg(long, default_value_t = timing::TURNS, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    turns: u32,
+    /// Let another program have turns too: before each and after the last, print a line of JSON with the medians of the turn before (kernel
+    /// to nanoseconds, nothing at first), and wait for a line on standard input
+    #[arg(long = "yield", requires = "record", conflicts_with = "json")]
+    yields: bool,
     /// Leave out launches that would take longer
     #[arg(long, default_value = "10s", value_parser = output::duration, value_name = "TIME")]
     longest: Duration,
@@ -127,6 +134,8 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         beside: args.beside.clone(),
         warm: args.warm,
         method: args.method,
+        turns: args.turns,
+        yields: args.yields,
     };
     let old =
         |suite: &Suite| args.against.as_deref().map(|path| against::find(path, &class, &suite.name, out)).transpose();
@@ -312,7 +321,7 @@ fn header(engine: &Engine, meter: &Meter, suite: &Suite, class: &str) -> Header 
         bytes_per_s: crate::record::round(caps.bytes_per_s),
         flops_per_s: types.map(|t| (t.to_string(), crate::record::round(caps.rates.get(t)))).collect(),
         peaks: meter.peaks.to_owned(),
-        method: meter.options.method.words().to_owned(),
+        method: meter.options.method.words(meter.options.turns),
     }
 }
 

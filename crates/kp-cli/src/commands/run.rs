@@ -59,9 +59,10 @@ impl OpVisitor for Go<'_> {
         while sets.len() < count {
             sets.push(Set::upload(engine, &host.operands, &mut *queue)?);
         }
-        let clock = Clock { engine, method: Method::Rotate, budget: Duration::from_secs(1), warm: None };
+        let clock =
+            Clock { engine, method: Method::Rotate, budget: Duration::from_secs(1), turns: timing::TURNS, warm: None };
         let mut samples = Vec::new();
-        for _ in 0..timing::TURNS {
+        for _ in 0..clock.turns {
             samples.extend(clock.time(&plan, &host.operands, &mut sets, &mut *queue)?);
         }
         Ok(Ran {
