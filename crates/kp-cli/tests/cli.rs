@@ -180,8 +180,9 @@ fn rivals_are_set_beside_the_winner() {
 fn another_program_takes_turns() {
     let folder = Folder::new("turns");
     let record = folder.path("");
-    let args =
-        ["bench", "-q", "--budget", "20ms", "--turns", "4", "--kernel", "packed#1", GEMM, "--record", &record, "--yield"];
+    let args = [
+        "bench", "-q", "--budget", "20ms", "--turns", "4", "--kernel", "packed#1", GEMM, "--record", &record, "--yield",
+    ];
     let mut child = kp(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("kp starts");
     let mut answers = child.stdin.take().expect("it is piped");
     let mut turns = Vec::new();
