@@ -7,7 +7,8 @@ onnx and onnxruntime take part if they are installed.
 
 From the text of the hundred sentences of examples/embed to vectors of length 1, tokenizing included, one sentence after the other and all of
 them given at once. A rival given all may sort them by length and cut them into batches as suits it best; every size is timed and the fastest
-counts. Each is timed before and after kp, and the mean of both medians counts. How close a rival comes to PyTorch's vectors in f32 is
+counts. kp and its rivals take turns of some seconds, and a ratio is the median of the turns' ratios, since what other programs of a shared machine
+leave changes from one second to the next. How close a rival comes to PyTorch's vectors in f32 is
 printed, since 8 bits are not the same to all: kp's `int8` has weights of 8 bits, `w8a8` activations too, as the rivals', and `int8q8` rounds
 activations within products, a scale for each 32 of them.
 """
@@ -109,30 +110,37 @@ def measure(args, threads, folder):
     def one_by_one(hidden):
         return median(lambda: [embed(hidden, tokenizer, [s], 1) for s in SENTENCES], args.seconds)
 
-    def at_once(hidden, batches):
-        return min((median(lambda: embed(hidden, tokenizer, SENTENCES, b), args.seconds), b) for b in batches)
+    def at_once(hidden, batch):
+        return median(lambda: embed(hidden, tokenizer, SENTENCES, batch), args.seconds)
 
     for weights, some in found.items():
         if args.only not in ("", weights):
             continue
-        before = {}
+        about = {}
         for name, hidden in some.items():
             close = torch.nn.functional.cosine_similarity(embed(hidden, tokenizer, SENTENCES, 16), wanted).min().item()
-            before[name] = (one_by_one(hidden), *at_once(hidden, BATCHES), close)
+            about[name] = {"cosine": close, "batch": min(BATCHES, key=lambda batch: at_once(hidden, batch))}
         command = [args.kp, "--time", "--weights", weights, "--device", "cpu", "--model", str(args.model)]
-        said = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "KP_THREADS": str(threads)}).stdout
-        kp = [float(line.split()[-2]) for line in said.splitlines() if line.endswith("sentences/s")]
-        peers = {"one by one": {}, "at once": {}}
-        for name, (one, all_, batch, close) in before.items():
-            one, all_ = (one + one_by_one(some[name])) / 2, (all_ + at_once(some[name], [batch])[0]) / 2
-            peers["one by one"][name] = {"rate": len(SENTENCES) / one, "cosine": close}
-            peers["at once"][name] = {"rate": len(SENTENCES) / all_, "cosine": close, "batch": batch}
-        for (how, named), rate in zip(peers.items(), kp, strict=True):
-            best = max(named, key=lambda name: named[name]["rate"])
-            row = {"weights": weights, "threads": threads, "how": how, "sentences_per_s": rate, "peer": best,
-                   "ratio": float(f"{rate / named[best]['rate']:.4g}"), "peers": named}
-            print(f"{weights:7} {threads} threads, {how:10}  {rate:8.1f} sentences/s  {row['ratio']:6.3f}  " +
-                  "  ".join(f"{n} {p['rate']:.1f} (cosine {p['cosine']:.4f})" for n, p in named.items()))
+        environment = {**os.environ, "KP_THREADS": str(threads)}
+        rates = {how: {name: [] for name in ("kp", *some)} for how in ("one by one", "at once")}
+        for _ in range(args.turns):
+            for name, hidden in some.items():
+                rates["one by one"][name].append(len(SENTENCES) / one_by_one(hidden))
+                rates["at once"][name].append(len(SENTENCES) / at_once(hidden, about[name]["batch"]))
+            said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+            said = [float(line.split()[-2]) for line in said.splitlines() if line.endswith("sentences/s")]
+            for how, rate in zip(rates, said, strict=True):
+                rates[how]["kp"].append(rate)
+        for how, named in rates.items():
+            ours = named.pop("kp")
+            peers = {name: about[name] | {"rate": statistics.median(theirs),
+                     "ratio": float(f"{statistics.median(us / them for us, them in zip(ours, theirs)):.4g}")}
+                     for name, theirs in named.items()}
+            best = min(peers, key=lambda name: peers[name]["ratio"])
+            row = {"weights": weights, "threads": threads, "how": how, "sentences_per_s": statistics.median(ours), "peer": best,
+                   "ratio": peers[best]["ratio"], "peers": peers}
+            print(f"{weights:7} {threads} threads, {how:10}  {row['sentences_per_s']:8.1f} sentences/s  {row['ratio']:6.3f}  " +
+                  "  ".join(f"{n} {p['rate']:.1f} (cosine {p['cosine']:.4f})" for n, p in peers.items()))
             sys.stdout.flush()
             yield row
 
@@ -143,7 +151,8 @@ def main():
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--threads", default="1,2", help="numbers of threads, a run for each")
     parser.add_argument("--only", default="", help="one precision of kp's")
-    parser.add_argument("--seconds", type=float, default=2, help="for each median")
+    parser.add_argument("--seconds", type=float, default=1, help="for each median of a rival")
+    parser.add_argument("--turns", type=int, default=5, help="of each")
     parser.add_argument("--record", type=pathlib.Path, help="a file that rows are added to, a JSON object a line")
     args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
