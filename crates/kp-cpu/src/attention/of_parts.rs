@@ -130,7 +130,7 @@ impl Engine for OfParts {
         let count = keys.len();
         inputs.v.read_rows::<Avx512, _>(tile, keys, ld, lines);
         let of_step = left_bytes(self.kv);
-        let places = Places { step: of_step, part: TILE_BYTES, tile: RUN_STEPS * of_step };
+        let places = Places { step: of_step, part: TILE_BYTES, tile: RUN_STEPS * of_step, is_apart: false };
         let mut special = false;
         for (i, out) in out.chunks_exact_mut(2 * places.tile).enumerate() {
             let columns = (dims.v_width - i * BLOCK).min(BLOCK);

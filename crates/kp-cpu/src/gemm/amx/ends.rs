@@ -53,7 +53,7 @@ impl<E: Tail> ByTiles<E> {
                     let blocks = &sums[j * BLOCK * ld..][..BLOCK * ld];
                     for (i, block) in blocks.chunks_exact(BLOCK * BLOCK).enumerate() {
                         // SAFETY: `supports` asked for the features.
-                        unsafe { turn_sums(block, &mut turned[i * BLOCK..], ld) };
+                        unsafe { turn_sums((block, BLOCK), (&mut turned[i * BLOCK..], ld)) };
                     }
                     &mut *turned
                 }

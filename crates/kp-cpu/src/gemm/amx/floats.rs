@@ -10,47 +10,53 @@
 //! m ├────┤ ├──┼──┼──┼──┤  and meets the chunk's rows of that run, which were split once and pass from the second cache; sums stay there
 //!   └────┘ └──┴──┴──┴──┘
 //! ```
-//! Contiguous columns of codes of 4, 8 and 16 bits are [looked up](super::codes) as parts, which are turned. Operands of other types become numbers of
-//! f32 first, as for the kernel that multiplies those, but where they lie as such in rows.
+//! Where B's columns are contiguous, A is turned instead of B, as often as it is split, and a chunk's sums are turned in the end.
+//!
+//! Numbers of f32 on both sides are split [while others are multiplied](super::woven), in another order.
+//!
+//! Columns of codes of 4, 8 and 16 bits are [looked up](super::codes) as parts. Operands of other types become numbers of f32 first, as for the kernel
+//! that multiplies those, but where they lie as such in rows.
 
 use super::{
     bits::{is_late, parts, scaling, without_digits},
     codes::{Codes, ENTRIES},
+    lines::{BLOCK, turn, turn_sums},
     parts::{PARTS, Places, STEP, WIDE, left_bytes, right_bytes, split_lines},
     splits::codes_of,
-    terms::{Split, add_products},
+    terms::{Split, add_products, add_turned},
+    woven,
 };
 use crate::{
     amx::{ROWS, Tiles},
     gemm::{
-        few::dots::SHARE,
+        few::{columns::bytes_mut, dots::SHARE},
         finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
         product::{Item, Product, Summing, Sums},
         side::{LINE, Scaling},
         tile::Wanted,
     },
     kernel::{self, Disjoint},
-    memory::{LINE as CACHE_LINE, cut, prefetch},
+    memory::{LINE as CACHE_LINE, cut, numbers_mut, prefetch},
     numbers,
     threads::{self, Deal},
 };
 use kp_hal::{
     DType, Launch, Queue, Result,
-    op::{Gemm, GemmArgs, GemmSpec},
+    op::{Gemm, GemmArgs, GemmSpec, Order},
 };
 use std::ops::Range;
 
 /// Elements of k that are split at a time.
-const RUN: usize = 4 * STEP;
+pub(super) const RUN: usize = 4 * STEP;
 
 /// Columns of a panel.
 pub(crate) const PANEL: usize = 2 * WIDE;
 
 /// Most rows and columns of a chunk: 1 MB of sums and 400 KB of A are in the second cache together.
-const MOST_ROWS: usize = 512;
+pub(super) const MOST_ROWS: usize = 512;
 const MOST_COLUMNS: usize = 512;
 
-/// Sums that stay unused behind each row: lines of a tile's rows would share few places in the first cache otherwise.
+/// Sums that stay unused behind each row, or column: lines of a tile would share few places in the first cache otherwise.
 const APART: usize = ROWS;
 
 /// Tiles of rows that are multiplied one after the other before anything else is done.
@@ -75,6 +81,10 @@ pub(crate) struct Floats {
     pub(super) scaling: [Scaling; 2],
     /// B's columns, if they are codes to look up.
     codes: Option<Codes>,
+    /// Whether B's columns are contiguous: A is turned, and so are sums.
+    pub(super) turned: bool,
+    /// Whether numbers of B are split while others are multiplied.
+    weaves: bool,
 }
 
 /// One launch: what is multiplied, and of how many parts its numbers are.
@@ -84,19 +94,21 @@ pub(super) struct Job<'j, 'p> {
     pub(super) parts: [usize; 2],
 }
 
-/// What a panel of B is split from: codes to look up, or lines of numbers with the distance between them.
+/// What a panel of B is split from: codes to look up, columns, or lines of numbers with the distance between them.
 enum OfB<'s> {
     Codes(Codes),
+    Columns,
     Lines((&'s [f32], usize)),
 }
 
 /// What a thread has for itself.
-struct Room<'s> {
-    a: &'s mut [i8],
-    b: &'s mut [i8],
-    rows: &'s mut [f32],
-    lines: &'s mut [f32],
-    sums: &'s mut [f32],
+pub(super) struct Room<'s> {
+    pub(super) a: &'s mut [i8],
+    pub(super) b: &'s mut [i8],
+    pub(super) rows: &'s mut [f32],
+    pub(super) lines: &'s mut [f32],
+    pub(super) sums: &'s mut [f32],
+    turned: &'s mut [f32],
     scales: &'s mut [f32],
     factors: &'s mut [f32],
     ends: &'s mut [f32],
@@ -109,30 +121,44 @@ impl Floats {
         summing.sums = Sums::Added;
         let grid = grid(spec, threads::count());
         let scaling = [&spec.a, &spec.b].map(|matrix| scaling(matrix, spec.k));
-        Self { spec: *spec, panels, summing, grid, scaling, codes: codes_of(spec) }
+        let turned = spec.b.order == Order::Col;
+        Self { spec: *spec, panels, summing, grid, scaling, codes: codes_of(spec), turned, weaves: woven::suits(spec) }
     }
 
-    fn most_rows(&self) -> usize {
+    /// The same places for pairs as products want them.
+    pub(super) fn places(&self, places: Places) -> Places {
+        if self.weaves { places.apart() } else { places }
+    }
+
+    pub(super) fn most_rows(&self) -> usize {
         (self.spec.m as usize).div_ceil(ROWS).div_ceil(self.grid[0].max(1)) * ROWS
     }
 
-    /// Numbers from a row of sums to the next, of so many panels.
-    fn ld(panels: usize) -> usize {
-        panels * PANEL + APART
-    }
-
-    fn most_ld(&self) -> usize {
+    fn most_panels(&self) -> usize {
         let unit = self.panels.unit();
-        Self::ld((self.panels.count() / unit).div_ceil(self.grid[1].max(1)) * unit)
+        (self.panels.count() / unit).div_ceil(self.grid[1].max(1)) * unit
     }
 
-    /// Bytes of a split run of A and of half a panel; numbers of rows and lines before that, of sums, of scales and zero points of codes, of scales
-    /// of rows and columns, and for the end.
-    fn lens(&self) -> [usize; 8] {
-        let (rows, ld) = (self.most_rows(), self.most_ld());
-        let (left, right) = (RUN / STEP * left_bytes(PARTS), RUN / STEP * right_bytes(PARTS));
+    /// Where a chunk of so many rows and panels has its sums.
+    pub(super) fn sums(&self, rows: usize, panels: usize) -> SumPlaces {
+        let (rows, columns) = (rows.next_multiple_of(BLOCK), panels * PANEL);
+        match self.turned {
+            true => SumPlaces { row: 1, column: rows + APART, len: columns * (rows + APART) },
+            false => SumPlaces { row: columns + APART, column: 1, len: rows * (columns + APART) },
+        }
+    }
+
+    /// Bytes of what is split of A and of half a panel; numbers of rows and lines before that, of sums, of some rows of them turned, of scales and zero
+    /// points of codes, of scales of rows and columns, and for the end.
+    fn lens(&self) -> [usize; 9] {
+        let (rows, panels) = (self.most_rows(), self.most_panels());
+        let ld = ld(panels);
+        let [of_a, of_b] = if self.weaves { [self.block(), 2 * self.run()] } else { [RUN; 2] };
+        let (left, right) = (of_a / STEP * left_bytes(PARTS), of_b / STEP * right_bytes(PARTS));
+        let turned = if self.turned { BLOCK * ld } else { 0 };
         let scales = if self.codes.is_some() { 2 * ld * ENTRIES } else { 0 };
-        [rows / ROWS * left, right, ROWS * A_LD, RUN * PANEL, rows * ld, scales, rows + ld, finish_len(ld)]
+        let sums = self.sums(rows, panels).len;
+        [rows / ROWS * left, right, ROWS * A_LD, RUN * PANEL, sums, turned, scales, rows + ld, finish_len(ld)]
     }
 
     fn room_bytes(&self) -> usize {
@@ -146,13 +172,14 @@ impl Floats {
     }
 
     fn room<'s>(&self, mut bytes: &'s mut [u8]) -> Room<'s> {
-        let [a, b, rows, lines, sums, scales, factors, ends] = self.lens();
+        let [a, b, rows, lines, sums, turned, scales, factors, ends] = self.lens();
         Room {
             a: cut(&mut bytes, a),
             b: cut(&mut bytes, b),
             rows: cut(&mut bytes, rows),
             lines: cut(&mut bytes, lines),
             sums: cut(&mut bytes, sums),
+            turned: cut(&mut bytes, turned),
             scales: cut(&mut bytes, scales),
             factors: cut(&mut bytes, factors),
             ends: cut(&mut bytes, ends),
@@ -193,6 +220,19 @@ impl Floats {
     }
 }
 
+/// Where a chunk has its sums: how far from a row to the next, and from a column, and how many there are.
+#[derive(Clone, Copy)]
+pub(super) struct SumPlaces {
+    pub(super) row: usize,
+    pub(super) column: usize,
+    len: usize,
+}
+
+/// Numbers from a row to the next of so many panels.
+fn ld(panels: usize) -> usize {
+    panels * PANEL + APART
+}
+
 /// Chunks along m and n for so many threads: each splits its rows of A and its columns of B.
 pub(crate) fn grid(spec: &GemmSpec, threads: usize) -> [usize; 2] {
     let panels = Panels::of(spec, PANEL);
@@ -201,7 +241,10 @@ pub(crate) fn grid(spec: &GemmSpec, threads: usize) -> [usize; 2] {
     if rows == 0 || units == 0 {
         return [0, 0];
     }
-    let (mut down, mut across) = (rows.div_ceil(MOST_ROWS), units.div_ceil(MOST_COLUMNS / wide));
+    // As many sums of fewer rows, if these need not be split again for each chunk.
+    let most_columns =
+        if woven::suits(spec) { MOST_ROWS * MOST_COLUMNS / rows.clamp(ROWS, MOST_ROWS) } else { MOST_COLUMNS };
+    let (mut down, mut across) = (rows.div_ceil(MOST_ROWS), units.div_ceil(most_columns / wide));
     let operations = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
     let wanted = if threads > 1 { ((operations / GRAIN) as usize).min(threads * CHUNKS) } else { 1 };
     while down * across < wanted {
@@ -228,9 +271,26 @@ impl Job<'_, '_> {
     /// - The processor has AVX-512 and tiles of bf16.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     unsafe fn compute(&self, rows: Range<usize>, panels: Range<usize>, room: &mut Room<'_>, tiles: &Tiles) {
+        if self.floats.weaves {
+            // SAFETY: passed on.
+            unsafe { self.add_woven(rows.clone(), panels.clone(), room, tiles) };
+        } else {
+            // SAFETY: passed on.
+            unsafe { self.add(rows.clone(), panels.clone(), room, tiles) };
+        }
+        // SAFETY: passed on.
+        unsafe { self.end(rows, panels, room) };
+    }
+
+    /// Computes the sums of a chunk.
+    ///
+    /// # Safety
+    /// As [`Self::compute`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    unsafe fn add(&self, rows: Range<usize>, panels: Range<usize>, room: &mut Room<'_>, tiles: &Tiles) {
         let Self { floats, finish, parts } = *self;
         let (product, item) = (finish.product, finish.item);
-        let (k, ld) = (product.spec.k as usize, Floats::ld(panels.len()));
+        let (k, places) = (product.spec.k as usize, floats.sums(rows.len(), panels.len()));
         let (a, b) = (bytes_of(room.a), bytes_of(room.b));
         let tile_bytes = RUN / STEP * left_bytes(parts[0]);
         let (scales, zeros) = room.scales.split_at_mut(room.scales.len() / 2);
@@ -252,6 +312,9 @@ impl Job<'_, '_> {
             let mut special_a = false;
             for (tile, out) in a.chunks_exact_mut(tile_bytes).take(count).enumerate() {
                 special_a |= self.split_a(of_rows(tile), run.clone(), room.rows, out);
+                if floats.turned {
+                    turn(&mut out[..steps * left_bytes(parts[0])]);
+                }
             }
             let later = run.end..(run.end + RUN).min(k);
             let outer = item.row + rows.start..item.row + rows.end;
@@ -265,6 +328,7 @@ impl Job<'_, '_> {
                 let wanted_b = product.b.wanted(item.b, &finish.panels.columns(next.0), &next.1);
                 let of_b = match floats.codes {
                     Some(codes) => OfB::Codes(codes),
+                    None if floats.turned => OfB::Columns,
                     None => OfB::Lines(self.lines_of_b(columns.clone(), run.clone(), room.lines)),
                 };
                 let mut special_b = false;
@@ -276,6 +340,7 @@ impl Job<'_, '_> {
                             let first = ((p - panels.start) * PANEL + half * WIDE) * ENTRIES + start % LINE / SHARE;
                             self.split_codes(codes, some, run.clone(), [&scales[first..], &zeros[first..]], b)
                         }
+                        OfB::Columns => self.split_columns(some, run.clone(), room.rows, b),
                         OfB::Lines((lines, ld)) => split_lines(
                             (&lines[half * WIDE..], ld),
                             some.len(),
@@ -293,33 +358,75 @@ impl Job<'_, '_> {
                             let first = i * all + part;
                             ask(wanted, first..first + TOGETHER, panels.len() * all);
                         }
-                        let at = tile * ROWS * ld + (p - panels.start) * PANEL + half * WIDE;
+                        let column = (p - panels.start) * PANEL + half * WIDE;
+                        let sums = &mut room.sums[tile * ROWS * places.row + column * places.column..];
                         let [left, right] = [(&a[tile * tile_bytes..], parts[0]), (&*b, parts[1])]
                             .map(|(tiles, parts)| Split { tiles, parts });
                         let left = (left, tile_bytes, (count - tile).min(TOGETHER));
                         // SAFETY: they were split to as many steps, and the processor has what it takes.
-                        unsafe { add_products(left, right, steps, (&mut room.sums[at..], ld), start == 0, tiles) };
+                        unsafe {
+                            match floats.turned {
+                                true => add_turned(left, right, steps, (sums, places.column), start == 0, tiles),
+                                false => add_products(left, right, steps, (sums, places.row), start == 0, tiles),
+                            }
+                        }
                     }
                 }
                 if special_a || special_b {
-                    let sums = &mut room.sums[(p - panels.start) * PANEL..];
-                    self.add_specials((rows.clone(), columns), run.clone(), (room.rows, room.lines), (sums, ld));
+                    let sums = &mut room.sums[(p - panels.start) * PANEL * places.column..];
+                    self.add_specials((rows.clone(), columns), run.clone(), (room.rows, room.lines), (sums, places));
                 }
             }
         }
-        self.scale(rows.clone(), panels.clone(), (room.sums, ld), room.factors);
-        // SAFETY: passed on.
-        unsafe { finish.tile(rows, panels, room.sums, ld, room.ends) };
     }
 
-    /// Multiplies the sums of a chunk by what scales are left.
+    /// Finishes the sums of a chunk.
+    ///
+    /// # Safety
+    /// As [`Self::compute`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    fn scale(&self, rows: Range<usize>, panels: Range<usize>, (sums, ld): (&mut [f32], usize), factors: &mut [f32]) {
+    unsafe fn end(&self, rows: Range<usize>, panels: Range<usize>, room: &mut Room<'_>) {
+        let Self { floats, finish, .. } = *self;
+        let places = floats.sums(rows.len(), panels.len());
+        let (ld, by) = (ld(panels.len()), self.factors(rows.clone(), panels.clone(), room.factors));
+        let scale = |rows: Range<usize>, sums: &mut [f32]| {
+            if let Some((of_rows, of_columns)) = by {
+                for (sums, row) in sums.chunks_mut(ld).zip(&of_rows[rows]) {
+                    sums.iter_mut().zip(of_columns).for_each(|(sum, column)| *sum *= row * column);
+                }
+            }
+        };
+        if !floats.turned {
+            scale(0..rows.len(), room.sums);
+            // SAFETY: passed on.
+            return unsafe { finish.tile(rows, panels, room.sums, ld, room.ends) };
+        }
+        let sums = &*numbers_mut::<u32>(bytes_mut(room.sums));
+        for first in (0..rows.len()).step_by(BLOCK) {
+            for column in (0..panels.len() * PANEL).step_by(BLOCK) {
+                let out = numbers_mut::<u32>(bytes_mut(&mut room.turned[column..]));
+                turn_sums((&sums[column * places.column + first..], places.column), (out, ld));
+            }
+            let some = first..(first + BLOCK).min(rows.len());
+            scale(some.clone(), room.turned);
+            let some = rows.start + some.start..rows.start + some.end;
+            // SAFETY: passed on.
+            unsafe { finish.tile(some, panels.clone(), room.turned, ld, room.ends) };
+        }
+    }
+
+    /// What is left to multiply the sums of rows and columns of a chunk by, if anything.
+    fn factors<'f>(
+        &self,
+        rows: Range<usize>,
+        panels: Range<usize>,
+        room: &'f mut [f32],
+    ) -> Option<(&'f [f32], &'f [f32])> {
         let (product, item, spec) = (self.finish.product, self.finish.item, self.finish.product.spec);
         if ![&spec.a, &spec.b].into_iter().any(|matrix| is_late(matrix, spec.k)) {
-            return;
+            return None;
         }
-        let (of_columns, of_rows) = factors.split_at_mut(ld);
+        let (of_columns, of_rows) = room.split_at_mut(ld(panels.len()));
         of_columns.fill(1.0);
         of_rows.fill(1.0);
         if is_late(&spec.b, spec.k) {
@@ -330,9 +437,7 @@ impl Job<'_, '_> {
         if is_late(&spec.a, spec.k) {
             product.a.scales_of(item.row_batch, item.row + rows.start..item.row + rows.end, 0, of_rows);
         }
-        for (sums, row) in sums.chunks_mut(ld).zip(&*of_rows).take(rows.len()) {
-            sums.iter_mut().zip(&*of_columns).for_each(|(sum, column)| *sum *= row * column);
-        }
+        Some((of_rows, of_columns))
     }
 }
 
@@ -341,12 +446,19 @@ fn ask(wanted: &Wanted, some: Range<usize>, parts: usize) {
     let Wanted { at, bytes, count, step } = *wanted;
     let each = bytes.div_ceil(CACHE_LINE);
     let of = |part: usize| count * each * part.min(parts) / parts;
-    for line in of(some.start)..of(some.end) {
-        prefetch::<2>(at.wrapping_add(line / each * step + line % each * CACHE_LINE));
+    let (mut line, end) = (of(some.start), of(some.end));
+    // Of nothing there are no lines.
+    let (mut run, mut i) = (line / each.max(1), line % each.max(1));
+    while line < end {
+        prefetch::<2>(at.wrapping_add(run * step + i * CACHE_LINE));
+        (line, i) = (line + 1, i + 1);
+        if i == each {
+            (run, i) = (run + 1, 0);
+        }
     }
 }
 
-fn bytes_of(codes: &mut [i8]) -> &mut [u8] {
+pub(super) fn bytes_of(codes: &mut [i8]) -> &mut [u8] {
     crate::gemm::few::columns::bytes_mut(codes)
 }
 

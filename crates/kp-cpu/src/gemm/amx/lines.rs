@@ -210,16 +210,16 @@ pub(crate) fn turn(tiles: &mut [u8]) {
     }
 }
 
-/// Writes 32 rows of 32 sums as columns, rows of `out` `ld` apart.
+/// Writes 32 rows of 32 sums, `from` apart, as columns, rows of `out` `ld` apart.
 ///
 /// # Panics
 /// If `block` or `out` is short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn turn_sums(block: &[u32], out: &mut [u32], ld: usize) {
+pub(super) fn turn_sums((block, from): (&[u32], usize), (out, ld): (&mut [u32], usize)) {
     for (i, j) in [(0, 0), (0, ROWS), (ROWS, 0), (ROWS, ROWS)] {
         let mut rows = [_mm512_setzero_si512(); ROWS];
         for (r, row) in rows.iter_mut().enumerate() {
-            let sums = &block[(i + r) * BLOCK + j..][..ROWS];
+            let sums = &block[(i + r) * from + j..][..ROWS];
             // SAFETY: sixteen sums.
             *row = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
         }

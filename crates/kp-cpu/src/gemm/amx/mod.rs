@@ -14,3 +14,5 @@ pub(crate) mod splits;
 pub(crate) mod terms;
 pub(crate) mod tile;
 mod vectors;
+mod weave;
+pub(crate) mod woven;

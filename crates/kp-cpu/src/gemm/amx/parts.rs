@@ -11,12 +11,15 @@
 //! Infinity has no such parts, nor has NaN or what rounds to infinity: they count as 0 here, and are [told](split). Parts below 2⁻¹²⁶
 //! count as 0, as for all tiles.
 
-use crate::amx::{ROW_BYTES, ROWS, TILE_BYTES};
+use crate::{
+    amx::{ROW_BYTES, ROWS, TILE_BYTES},
+    simd::{Avx512, vector::Vectors},
+};
 use std::arch::x86_64::{
     __m512, __m512i, __mmask16, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_cmpge_epu32_mask, _mm512_mask_blend_epi16, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_or_si512,
-    _mm512_permutex2var_ps, _mm512_set1_epi32, _mm512_setr_epi32, _mm512_srli_epi32, _mm512_storeu_si512,
-    _mm512_sub_ps,
+    _mm512_cmpeq_epi16_mask, _mm512_cmpge_epu32_mask, _mm512_mask_blend_epi16, _mm512_maskz_loadu_ps,
+    _mm512_maskz_mov_ps, _mm512_or_si512, _mm512_permutex2var_ps, _mm512_set1_epi16, _mm512_set1_epi32,
+    _mm512_setr_epi32, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_ps,
 };
 
 /// Numbers of bf16, at most, that a number is the sum of.
@@ -45,17 +48,24 @@ pub(crate) struct Places {
     pub(crate) step: usize,
     pub(crate) part: usize,
     pub(crate) tile: usize,
+    /// Whether the numbers of a pair are 16 elements of k apart, not neighbours: of rows no number changes its lane then.
+    pub(crate) is_apart: bool,
 }
 
 impl Places {
     /// Of 16 rows whose numbers have so many parts.
     pub(crate) const fn left(parts: usize) -> Self {
-        Self { step: left_bytes(parts), part: TILE_BYTES, tile: 0 }
+        Self { step: left_bytes(parts), part: TILE_BYTES, tile: 0, is_apart: false }
     }
 
     /// Of 32 columns.
     pub(crate) const fn right(parts: usize) -> Self {
-        Self { step: right_bytes(parts), part: 2 * TILE_BYTES, tile: TILE_BYTES }
+        Self { step: right_bytes(parts), part: 2 * TILE_BYTES, tile: TILE_BYTES, is_apart: false }
+    }
+
+    /// The same with other pairs, as both operands must have them.
+    pub(crate) const fn apart(self) -> Self {
+        Self { is_apart: true, ..self }
     }
 }
 
@@ -136,10 +146,13 @@ unsafe fn load(at: *const f32, count: usize) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps(mask, at) }
 }
 
-/// Numbers 0, 2, 4 and so on of 32, and those between.
+/// The first numbers of the pairs of 32, and the second: numbers 0, 2, 4 and so on and those between, unless they are 16 apart.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn by_turns(low: __m512, high: __m512) -> [__m512; 2] {
+fn by_turns(low: __m512, high: __m512, is_apart: bool) -> [__m512; 2] {
+    if is_apart {
+        return [low, high];
+    }
     let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
     [even, odd].map(|places| _mm512_permutex2var_ps(low, places, high))
@@ -157,24 +170,50 @@ pub(crate) fn split_rows(
     parts: usize,
     (places, out): (Places, &mut [u8]),
 ) -> bool {
-    let mut special = 0;
+    let mut special = false;
     for row in 0..ROWS {
         let numbers = if row < rows { &numbers[row * ld..][..run] } else { &[] };
-        for step in 0..run.div_ceil(STEP) {
+        let (out, steps) = (&mut out[row * ROW_BYTES..], run.div_ceil(STEP));
+        let (whole, _) = numbers.as_chunks();
+        let is_plain = match parts {
+            1 => split_whole::<1>(whole, places, out),
+            2 => split_whole::<2>(whole, places, out),
+            _ => split_whole::<PARTS>(whole, places, out),
+        };
+        for step in if is_plain { whole.len() } else { 0 }..steps {
             let out = &mut out[step * places.step..];
             let first = numbers.as_ptr().wrapping_add(step * STEP);
             let left = numbers.len().saturating_sub(step * STEP);
             // SAFETY: those that are left.
             let (low, high) = unsafe { (load(first, left), load(first.wrapping_add(ROWS), left.saturating_sub(ROWS))) };
-            let [even, odd] = by_turns(low, high);
-            let (lines, some) = split(even, odd);
-            special |= some;
+            let [first, second] = by_turns(low, high, places.is_apart);
+            let (lines, some) = split(first, second);
+            special |= some != 0;
             for (part, line) in lines.into_iter().take(parts).enumerate() {
-                store(line, &mut out[part * places.part + row * ROW_BYTES..]);
+                store(line, &mut out[part * places.part..]);
             }
         }
     }
-    special != 0
+    special
+}
+
+/// Splits whole steps of a row to its lines of tiles; false if a number is special, so that they are none of its parts.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn split_whole<const N: usize>(steps: &[[f32; STEP]], places: Places, out: &mut [u8]) -> bool {
+    // The exponent of NaN, which is what is left of a special number in the end: of infinity, infinity is.
+    let nan = _mm512_set1_epi16(0x7f80);
+    let mut special = 0;
+    for (step, numbers) in steps.iter().enumerate() {
+        let [low, high] = [0, ROWS].map(|at| <Avx512 as Vectors<f32>>::load(&numbers[at..]));
+        let [first, second] = by_turns(low, high, places.is_apart);
+        let lines = split_plain(first, second);
+        special |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(lines[PARTS - 1], nan), nan);
+        for (part, line) in lines.into_iter().take(N).enumerate() {
+            store(line, &mut out[step * places.step + part * places.part..]);
+        }
+    }
+    special == 0
 }
 
 /// Splits a run of rows of at most 32 columns of B, `ld` apart, to right tiles: of each step two for each part. Answers whether a number is
@@ -202,8 +241,8 @@ pub(crate) fn split_lines(
                     // SAFETY: the columns that are there, of a row that is.
                     unsafe { load(numbers.as_ptr().wrapping_add(k * ld + tile * ROWS), columns) }
                 };
-                let first = step * STEP + 2 * line;
-                let (lines, some) = split(of(first), of(first + 1));
+                let [first, second] = if places.is_apart { [line, line + ROWS] } else { [2 * line, 2 * line + 1] };
+                let (lines, some) = split(of(step * STEP + first), of(step * STEP + second));
                 special |= some;
                 for (part, codes) in lines.into_iter().take(parts).enumerate() {
                     store(codes, &mut out[part * places.part + tile * places.tile + line * ROW_BYTES..]);

@@ -299,9 +299,10 @@ impl<E: Tail> ByTiles<E> {
                 if let (Some(tiles), 2..) = (tiles, self.parts) {
                     let left = Split { tiles: &packed[j * each..][..each], parts: self.parts };
                     let left = (left, steps.len() * left_bytes(self.parts), wide.div_ceil(ROWS));
+                    let right = Split { tiles: now, parts: 1 };
                     let sums = numbers_mut(bytes_mut(&mut sums[at..][..BLOCK * BLOCK]));
                     // SAFETY: A was split to as many steps and B packed, and `supports` asked for the features.
-                    unsafe { add_turned(left, now, steps.len(), (sums, BLOCK), steps.start == 0, tiles) };
+                    unsafe { add_turned(left, right, steps.len(), (sums, BLOCK), steps.start == 0, tiles) };
                     continue;
                 }
                 let tile = Tile {

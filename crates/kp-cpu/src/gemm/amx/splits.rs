@@ -3,8 +3,7 @@
 use super::{
     bits::scaling,
     codes::{Codes, ENTRIES},
-    floats::{A_LD, Job, PANEL},
-    lines::turn,
+    floats::{A_LD, Job, PANEL, SumPlaces},
     parts::{PARTS, Places, STEP, WIDE, is_special, right_bytes, split_rows},
 };
 use crate::{
@@ -33,14 +32,31 @@ impl Job<'_, '_> {
     /// Splits a run of at most 16 rows of A; whether a number is special.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     pub(super) fn split_a(&self, rows: Range<usize>, run: Range<usize>, room: &mut [f32], out: &mut [u8]) -> bool {
-        let Finish { product, item, .. } = self.finish;
-        let (outer, parts) = (item.row + rows.start..item.row + rows.end, self.parts[0]);
-        if let Some((numbers, ld)) = product.a.numbers_in_rows::<f32>(item.row_batch) {
-            let numbers = &numbers[outer.start * ld + run.start..];
-            return split_rows((numbers, ld), rows.len(), run.len(), parts, (Places::left(parts), out));
+        let (Finish { product, item, .. }, parts) = (self.finish, self.parts[0]);
+        let outer = item.row + rows.start..item.row + rows.end;
+        let scaling = self.floats.scaling[0];
+        let places = self.floats.places(Places::left(parts));
+        split_side((&product.a, scaling), item.row_batch, (outer, run), parts, room, (places, out))
+    }
+
+    /// Splits a run of at most 32 columns of B, as [`Self::split_a`] does rows.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    pub(super) fn split_columns(
+        &self,
+        columns: Range<usize>,
+        run: Range<usize>,
+        room: &mut [f32],
+        out: &mut [u8],
+    ) -> bool {
+        let (Finish { product, item, .. }, parts) = (self.finish, self.parts[1]);
+        let (places, mut special) = (self.floats.places(Places::right(parts)), false);
+        for tile in 0..2 {
+            let first = columns.end.min(columns.start + tile * ROWS);
+            let (some, out) = (first..columns.end.min(first + ROWS), &mut out[tile * places.tile..]);
+            let side = (&product.b, self.floats.scaling[1]);
+            special |= split_side(side, item.b, (some, run.clone()), parts, room, (places, out));
         }
-        product.a.pack_rows::<Avx512, f32>(item.row_batch, outer, run.clone(), A_LD, self.floats.scaling[0], room);
-        split_rows((room, A_LD), rows.len(), run.len(), parts, (Places::left(parts), out))
+        special
     }
 
     /// A run of a panel of B as lines of numbers, and the distance between them: where they lie, or made in `room`.
@@ -104,18 +120,18 @@ impl Job<'_, '_> {
         (rows, columns): (Range<usize>, Range<usize>),
         run: Range<usize>,
         (row, of_b): (&mut [f32], &mut [f32]),
-        (sums, ld): (&mut [f32], usize),
+        (sums, places): (&mut [f32], SumPlaces),
     ) {
         let Finish { product, item, .. } = self.finish;
         let count = columns.len();
         self.lines(columns, run.clone(), of_b);
         let of_b = &of_b.as_chunks::<PANEL>().0[..run.len()];
         let some: Vec<bool> = of_b.iter().map(|b| b[..count].iter().any(|&b| is_special(b))).collect();
-        for (r, sums) in rows.zip(sums.chunks_mut(ld)) {
+        for (i, r) in rows.enumerate() {
             let row = &mut row[..run.len()];
             product.a.row(item.row_batch, item.row + r, run.clone(), self.floats.scaling[0], row);
             for ((&a, b), &some) in row.iter().zip(of_b).zip(&some) {
-                let each = sums[..count].iter_mut().zip(b);
+                let each = sums[i * places.row..].iter_mut().step_by(places.column).zip(&b[..count]);
                 if is_special(a) {
                     each.for_each(|(sum, b)| *sum += a * b);
                 } else if some {
@@ -126,7 +142,25 @@ impl Job<'_, '_> {
     }
 }
 
-/// Looks a run of at most 32 columns of B up as right tiles, by the scales and zero points of each from that run on; whether a number is special.
+/// Splits a run of at most 16 rows of a side, or columns: those that lie as numbers, or are made such in `room`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn split_side(
+    (side, scaling): (&Side<'_>, Scaling),
+    batch: usize,
+    (outer, run): (Range<usize>, Range<usize>),
+    parts: usize,
+    room: &mut [f32],
+    to: (Places, &mut [u8]),
+) -> bool {
+    let count = outer.len();
+    if let Some((numbers, ld)) = side.numbers_in_rows::<f32>(batch).filter(|_| count > 0) {
+        return split_rows((&numbers[outer.start * ld + run.start..], ld), count, run.len(), parts, to);
+    }
+    side.pack_rows::<Avx512, f32>(batch, outer, run.clone(), A_LD, scaling, room);
+    split_rows((room, A_LD), count, run.len(), parts, to)
+}
+
+/// Looks a run of at most 32 columns of B up as lines of right tiles, by the scales and zero points of each from that run on; whether a number is special.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn look_up<const N: usize>(
     codes: Codes,
@@ -155,6 +189,5 @@ fn look_up<const N: usize>(
             (0..steps).for_each(|step| store(step, [_mm512_setzero_si512(); N]));
         }
     }
-    turn(out);
     special
 }

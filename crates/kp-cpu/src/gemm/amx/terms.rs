@@ -12,23 +12,23 @@ pub(crate) fn terms([left, right]: [usize; 2]) -> impl Iterator<Item = (usize, u
 
 /// Products of some tiles of rows and of 32 columns over a run.
 #[repr(C)]
-struct Products {
-    left: *const u8,
+pub(super) struct Products {
+    pub(super) left: *const u8,
     /// Bytes from a tile of rows to the next.
-    left_step: usize,
-    right: *const u8,
-    rows: usize,
-    steps: usize,
-    sums: *mut f32,
+    pub(super) left_step: usize,
+    pub(super) right: *const u8,
+    pub(super) rows: usize,
+    pub(super) steps: usize,
+    pub(super) sums: *mut f32,
     /// Bytes from a row of sums to the next, to those of the other 16 columns, and from a tile of rows to the next.
-    ld: usize,
-    others: usize,
-    sums_step: usize,
-    first: usize,
+    pub(super) ld: usize,
+    pub(super) others: usize,
+    pub(super) sums_step: usize,
+    pub(super) first: usize,
     /// How many parts left numbers have, and right ones.
     parts: [usize; 2],
     /// Whether tiles are turned, and so are sums.
-    turned: bool,
+    pub(super) turned: bool,
 }
 
 /// An operand that was split: its tiles, and how many parts numbers have.
@@ -56,13 +56,11 @@ pub(crate) unsafe fn add_products(
     first: bool,
     tiles: &Tiles,
 ) {
-    let sums = &mut sums[..(rows * ROWS - 1) * ld + WIDE];
-    let places = [4 * ld, ROW_BYTES, 4 * ld * ROWS];
     // SAFETY: as the caller says.
-    unsafe { Products::new((left, left_step, rows), right, steps, (sums, places), first, false).run(tiles) };
+    unsafe { Products::of((left, left_step, rows), right, steps, (sums, ld), first, false).run(tiles) };
 }
 
-/// The same by tiles that were turned, right ones of one part: sums are turned, too, 32 rows of 16 for each tile of rows, side by side.
+/// The same by tiles that were turned: sums are turned, too, 32 rows of 16 for each tile of rows, side by side.
 ///
 /// # Safety
 /// As [`add_products`].
@@ -72,32 +70,34 @@ pub(crate) unsafe fn add_products(
 #[inline]
 pub(crate) unsafe fn add_turned(
     (left, left_step, rows): (Split<'_>, usize, usize),
-    right: &[u8],
+    right: Split<'_>,
     steps: usize,
     (sums, ld): (&mut [f32], usize),
     first: bool,
     tiles: &Tiles,
 ) {
-    let sums = &mut sums[..(WIDE - 1) * ld + rows * ROWS];
-    let (places, right) = ([4 * ld, 4 * ld * ROWS, ROW_BYTES], Split { tiles: right, parts: 1 });
     // SAFETY: as the caller says.
-    unsafe { Products::new((left, left_step, rows), right, steps, (sums, places), first, true).run(tiles) };
+    unsafe { Products::of((left, left_step, rows), right, steps, (sums, ld), first, true).run(tiles) };
 }
 
 impl Products {
-    /// With sums that are there.
+    /// For [`add_products`] or [`add_turned`].
     ///
     /// # Panics
-    /// As [`add_products`].
-    fn new(
+    /// As those.
+    pub(super) fn of(
         (left, left_step, rows): (Split<'_>, usize, usize),
         right: Split<'_>,
         steps: usize,
-        (sums, [ld, others, sums_step]): (&mut [f32], [usize; 3]),
+        (sums, ld): (&mut [f32], usize),
         first: bool,
         turned: bool,
     ) -> Self {
         assert!(rows > 0 && steps > 0, "there is something to multiply");
+        let (sums, [ld, others, sums_step]) = match turned {
+            true => (&mut sums[..(WIDE - 1) * ld + rows * ROWS], [4 * ld, 4 * ld * ROWS, ROW_BYTES]),
+            false => (&mut sums[..(rows * ROWS - 1) * ld + WIDE], [4 * ld, ROW_BYTES, 4 * ld * ROWS]),
+        };
         let parts = [left.parts, right.parts];
         let left = left.tiles[..(rows - 1) * left_step + steps * left_bytes(parts[0])].as_ptr();
         let right = right.tiles[..steps * right_bytes(parts[1])].as_ptr();
@@ -218,9 +218,16 @@ impl Products {
             ([1, 3], false) => run!(1, 3; a0, b2, x, b1, x, b0, x),
             ([1, 2], false) => run!(1, 2; a0, b1, x, b0, x),
             ([1, 1], false) => run!(1, 1; a0, b0, x),
+            ([3, 3], true) => run!(3, 3; a1, b1, y, b0, y, a2, y, a0, y, b1, y, b2, y),
+            ([3, 2], true) => run!(3, 2; a1, b1, y, b0, y, a2, y, a0, y, b1, y),
             ([3, 1], true) => run!(3, 1; b0, a2, y, a1, y, a0, y),
+            ([2, 3], true) => run!(2, 3; a1, b1, y, b0, y, a0, y, b1, y, b2, y),
+            ([2, 2], true) => run!(2, 2; a1, b1, y, b0, y, a0, y, b1, y),
             ([2, 1], true) => run!(2, 1; b0, a1, y, a0, y),
-            other => unreachable!("no products of such parts, turned or not: {other:?}"),
+            ([1, 3], true) => run!(1, 3; a0, b2, y, b1, y, b0, y),
+            ([1, 2], true) => run!(1, 2; a0, b1, y, b0, y),
+            ([1, 1], true) => run!(1, 1; a0, b0, y),
+            (other, _) => unreachable!("no number has so many parts: {other:?}"),
         }
     }
 
@@ -229,7 +236,7 @@ impl Products {
     /// # Safety
     /// As [`Self::run`].
     #[cfg(test)]
-    unsafe fn imitate(&self) {
+    pub(super) unsafe fn imitate(&self) {
         let number = |at: *const u8, i: usize| {
             // SAFETY: within an operand, says the caller.
             let code = unsafe { at.cast::<u16>().wrapping_add(i).read_unaligned() };
@@ -324,9 +331,6 @@ mod tests {
                 );
             }
             assert!((0..2 * ROWS).all(|row| sums[row * LD..].iter().skip(WIDE).take(3).all(|&x| x == 9.0)));
-            if parts[0] == 1 || parts[1] > 1 {
-                continue;
-            }
             let mut turned = vec![9.0; WIDE * LD];
             // SAFETY: as above, and all tiles are turned.
             unsafe {
@@ -334,7 +338,8 @@ mod tests {
                 turn(&mut right);
                 for first in [true, false] {
                     let left = (Split { tiles: &left, parts: parts[0] }, left_step, 2);
-                    add_turned(left, &right, 3, (&mut turned, LD), first, &tiles);
+                    let right = Split { tiles: &right, parts: parts[1] };
+                    add_turned(left, right, 3, (&mut turned, LD), first, &tiles);
                 }
             }
             for (row, column) in (0..2 * ROWS).flat_map(|row| (0..WIDE).map(move |column| (row, column))) {
