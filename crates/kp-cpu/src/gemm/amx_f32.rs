@@ -9,13 +9,15 @@
 use super::{
     amx::{
         bits::parts_of,
-        floats::{Floats, grid},
+        chunks::grid,
+        floats::Floats,
         lines::Holds,
         parts::WIDE,
         product,
         source::{self, Units},
         splits::codes_of,
         terms::terms,
+        woven,
     },
     amx_bf16::{has_tiles, suits, sums_in_f32},
     product::finishes_in_f64,
@@ -52,6 +54,9 @@ impl Kernel<Gemm> for AmxF32 {
                 ^ source_hash(include_bytes!("amx/tile.rs")).rotate_left(11)
                 ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(12)
                 ^ source_hash(include_bytes!("amx/ends.rs")).rotate_left(13)
+                ^ source_hash(include_bytes!("amx/woven.rs")).rotate_left(14)
+                ^ source_hash(include_bytes!("amx/weave.rs")).rotate_left(15)
+                ^ source_hash(include_bytes!("amx/chunks.rs")).rotate_left(16)
         }
     }
 
@@ -126,9 +131,11 @@ fn estimate(caps: &Caps, p: &GemmProblem) -> Nanos {
     let multiply = terms([of_left, of_right]).count() as f64 * 2.0 * batch * rows * columns * k
         / (0.5 * caps.rates.get(DType::Bf16));
     let [down, across] = grid(p, threads as usize).map(|chunks| chunks as f64);
-    let of_a = across * rows * (cycles(&p.a, p.a.order == Order::Row) - 1.0);
+    let turned = if p.b.order == Order::Col { TURN_CYCLES } else { 0.0 };
+    let of_a = across * rows * (cycles(&p.a, p.a.order == Order::Row) - 1.0 + turned);
     let of_b = match codes_of(p) {
         Some(_) => CODE_CYCLES,
+        None if woven::suits(p) => woven::cycles(p.m as usize / down.max(1.0) as usize),
         None => cycles(&p.b, matches!(p.b.order, Order::Row | Order::Panel { depth: 1, .. })),
     };
     let of_b = down * columns * of_b;
@@ -141,8 +148,11 @@ fn estimate(caps: &Caps, p: &GemmProblem) -> Nanos {
 /// Zero points as 4 bits have them.
 const USUAL_ZEROS: u8 = 15;
 
-/// Cycles that a code takes to be looked up as parts, and turned.
-const CODE_CYCLES: f64 = 1.2;
+/// Cycles that a code takes to be looked up as parts.
+const CODE_CYCLES: f64 = 1.0;
+
+/// Cycles that an element of A takes to be turned, once it is split.
+const TURN_CYCLES: f64 = 0.4;
 
 /// Cycles that an element of B takes to be split, as measured; one of A takes one fewer, since it is asked for long before.
 fn cycles(matrix: &Matrix, lies: bool) -> f64 {

@@ -19,6 +19,7 @@
 
 use super::{
     bits::{is_late, parts, scaling, without_digits},
+    chunks::grid,
     codes::{Codes, ENTRIES},
     lines::{BLOCK, turn, turn_sums},
     parts::{PARTS, Places, STEP, WIDE, left_bytes, right_bytes, split_lines},
@@ -52,10 +53,6 @@ pub(super) const RUN: usize = 4 * STEP;
 /// Columns of a panel.
 pub(crate) const PANEL: usize = 2 * WIDE;
 
-/// Most rows and columns of a chunk: 1 MB of sums and 400 KB of A are in the second cache together.
-pub(super) const MOST_ROWS: usize = 512;
-const MOST_COLUMNS: usize = 512;
-
 /// Sums that stay unused behind each row, or column: lines of a tile would share few places in the first cache otherwise.
 const APART: usize = ROWS;
 
@@ -64,11 +61,6 @@ const TOGETHER: usize = 4;
 
 /// Numbers from a row of A to the next where it is made ready.
 pub(super) const A_LD: usize = RUN + ROWS;
-
-/// The least rows that are worth a chunk, operations that are worth handing to a thread, and chunks that a thread finds.
-const LEAST_ROWS: usize = 4 * ROWS;
-const GRAIN: f64 = 8e6;
-const CHUNKS: usize = 2;
 
 /// A product cut into chunks.
 pub(crate) struct Floats {
@@ -231,36 +223,6 @@ pub(super) struct SumPlaces {
 /// Numbers from a row to the next of so many panels.
 fn ld(panels: usize) -> usize {
     panels * PANEL + APART
-}
-
-/// Chunks along m and n for so many threads: each splits its rows of A and its columns of B.
-pub(crate) fn grid(spec: &GemmSpec, threads: usize) -> [usize; 2] {
-    let panels = Panels::of(spec, PANEL);
-    let (rows, unit) = (spec.m as usize, panels.unit());
-    let (units, wide) = (panels.count() / unit, unit * PANEL);
-    if rows == 0 || units == 0 {
-        return [0, 0];
-    }
-    // As many sums of fewer rows, if these need not be split again for each chunk.
-    let most_columns =
-        if woven::suits(spec) { MOST_ROWS * MOST_COLUMNS / rows.clamp(ROWS, MOST_ROWS) } else { MOST_COLUMNS };
-    let (mut down, mut across) = (rows.div_ceil(MOST_ROWS), units.div_ceil(most_columns / wide));
-    let operations = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
-    let wanted = if threads > 1 { ((operations / GRAIN) as usize).min(threads * CHUNKS) } else { 1 };
-    while down * across < wanted {
-        let (high, wide) = (rows / down, units * wide / across);
-        match (high >= 2 * LEAST_ROWS && high > 2 * wide, across < units) {
-            (false, true) => across += 1,
-            (true, _) => down += 1,
-            (false, false) if high >= 2 * LEAST_ROWS => down += 1,
-            (false, false) => break,
-        }
-    }
-    // As much for one thread as for another.
-    if threads > 1 && down % threads != 0 && across > threads {
-        across = across.next_multiple_of(threads).min(units);
-    }
-    [down, across]
 }
 
 impl Job<'_, '_> {
@@ -499,6 +461,8 @@ mod tests {
             ("1x17x70x300", ["", "b=col", "a=col b=col/310"]),
             ("1x530x33x140", ["", "b=panel64x1", "b=col"]),
             ("2x40x600x129", ["", "b=panel64x1", "a=col"]),
+            ("1x40x100x1100", ["", "b=panel64x1", "b=col"]),
+            ("1x300x70x600", ["", "b=panel64x1", "b=col"]),
             ("1x70x130x257", ["bias=f32 act=silu gate=halves", "gate=pairs b=col", "d=col"]),
         ] {
             for form in forms {

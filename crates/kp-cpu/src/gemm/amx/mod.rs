@@ -1,6 +1,7 @@
 //! What products by AMX tiles have in common.
 
 pub(crate) mod bits;
+pub(crate) mod chunks;
 mod codes;
 mod cut;
 mod ends;

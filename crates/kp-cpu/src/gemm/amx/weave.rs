@@ -22,9 +22,11 @@ pub(crate) enum Lie {
 /// What is split: lines of 16 pairs of numbers, of which the second stands 16 elements after the first.
 #[repr(C)]
 pub(crate) struct Soon<'a> {
-    /// The first numbers of the next line's pairs, and how many bytes further the second ones are.
+    /// The first numbers of the next line's pairs, and the second ones.
     from: *const f32,
-    second: usize,
+    second: *const f32,
+    /// How many bytes further what comes later is asked for meanwhile.
+    ahead: usize,
     /// Bytes from a line to the next, and besides from the end of each 16, and of each 32.
     line: usize,
     tile: usize,
@@ -39,23 +41,25 @@ pub(crate) struct Soon<'a> {
 }
 
 impl<'a> Soon<'a> {
-    /// Numbers from `numbers` on, `ld` from column to column, or from row to row, of as many steps as `to` has.
+    /// Numbers from `numbers` on, `ld` from column to column, or from row to row, of as many steps as `to` has, and others `ahead` of them to ask for.
     ///
     /// # Panics
     /// If `numbers` is short.
-    pub(crate) fn new((numbers, ld): (&'a [f32], usize), lie: Lie, to: &'a mut [u8]) -> Self {
+    pub(crate) fn new((numbers, ld): (&'a [f32], usize), lie: Lie, ahead: usize, to: &'a mut [u8]) -> Self {
         let (steps, _) = to.as_chunks_mut::<{ right_bytes(PARTS) }>();
         let left = WIDE * steps.len();
         let (rows, each) = if let Lie::Columns = lie { (WIDE, left) } else { (left, WIDE) };
         let from = if left == 0 { numbers } else { &numbers[..(rows - 1) * ld + each] }.as_ptr();
+        let bytes = |numbers: usize| numbers.wrapping_mul(size_of::<f32>());
         let [second, line, tile, step] = match lie {
             // A line is of one column; then come the same columns, 32 elements further.
             Lie::Columns => [ROWS, ld, 0, WIDE.wrapping_sub(WIDE * ld)],
             // A line is of two rows, of sixteen columns; then come the others; then 32 rows further the first.
             Lie::Rows => [ROWS * ld, ld, ROWS.wrapping_sub(ROWS * ld), (WIDE * ld).wrapping_sub(WIDE)],
-        }
-        .map(|numbers| numbers.wrapping_mul(size_of::<f32>()));
-        Self { from, second, line, tile, step, to: to.as_mut_ptr(), left, special: 0, operands: PhantomData }
+        };
+        let [line, tile, step, ahead] = [line, tile, step, ahead].map(bytes);
+        let (second, to) = (from.wrapping_add(second), to.as_mut_ptr());
+        Self { from, second, ahead, line, tile, step, to, left, special: 0, operands: PhantomData }
     }
 }
 
@@ -134,10 +138,9 @@ impl Weave<'_> {
             (line) => {
                 concat!(
                     "vmovups zmm8, [{from}]\n",
-                    "vmovups zmm9, [{from} + {second}]\n",
-                    // Rows are met again 32 columns further.
-                    "prefetcht1 [{from} + 128]\n",
-                    "prefetcht1 [{from} + {second} + 128]\n",
+                    "vmovups zmm9, [{second}]\n",
+                    "prefetcht1 [{from} + {ahead}]\n",
+                    "prefetcht1 [{second} + {ahead}]\n",
                     term!(part),
                     "vmovups [{to}], zmm12\n",
                     term!(rest),
@@ -152,13 +155,16 @@ impl Weave<'_> {
                     "vpcmpeqw k2, zmm12, zmm15\n",
                     "kord k3, k3, k2\n",
                     "add {from}, [{t} + {line}]\n",
+                    "add {second}, [{t} + {line}]\n",
                     "add {to}, {row_bytes}\n",
                     "test {left}, 15\n",
                     "jnz 9f\n",
                     "add {from}, [{t} + {tile}]\n",
+                    "add {second}, [{t} + {tile}]\n",
                     "test {left}, 31\n",
                     "jnz 9f\n",
                     "add {from}, [{t} + {step}]\n",
+                    "add {second}, [{t} + {step}]\n",
                     "add {to}, 4 * {tile_bytes}\n",
                     "9:\n",
                 )
@@ -198,7 +204,7 @@ impl Weave<'_> {
                         "mov {first_a}, [{t} + {a_at}]",
                         "mov {c}, [{t} + {sums}]",
                         "mov {ld}, [{t} + {ld_at}]",
-                        "mov {n}, [{t} + {rows}]",
+                        "mov {ahead}, [{t} + {ahead_at}]",
                         "5:",
                         "mov {k}, {c}",
                         "add {k}, [{t} + {others}]",
@@ -226,7 +232,7 @@ impl Weave<'_> {
                         "tilestored [{k} + {ld}], tmm1",
                         "add {first_a}, [{t} + {a_step}]",
                         "add {c}, [{t} + {sums_step}]",
-                        "dec {n}",
+                        "dec qword ptr [{t} + {rows}]",
                         "jnz 5b",
                         "6:",
                         "dec {left}",
@@ -242,7 +248,7 @@ impl Weave<'_> {
                         c = out(reg) _,
                         first_a = out(reg) _,
                         ld = out(reg) _,
-                        n = out(reg) _,
+                        ahead = out(reg) _,
                         k = out(reg) _,
                         from = out(reg) _,
                         second = out(reg) _,
@@ -265,6 +271,7 @@ impl Weave<'_> {
                         first = const offset_of!(Weave<'_>, products.first),
                         from_at = const offset_of!(Weave<'_>, soon.from),
                         second_at = const offset_of!(Weave<'_>, soon.second),
+                        ahead_at = const offset_of!(Weave<'_>, soon.ahead),
                         line = const offset_of!(Weave<'_>, soon.line),
                         tile = const offset_of!(Weave<'_>, soon.tile),
                         step = const offset_of!(Weave<'_>, soon.step),
@@ -300,7 +307,8 @@ impl Weave<'_> {
         let (mut from, mut to) = (soon.from, soon.to);
         for line in 1..=soon.left {
             for i in 0..2 * ROWS {
-                let at = from.wrapping_byte_add(i % 2 * soon.second).wrapping_add(i / 2);
+                let second = soon.second.addr() - soon.from.addr();
+                let at = from.wrapping_byte_add(i % 2 * second).wrapping_add(i / 2);
                 // SAFETY: a number that is to be split.
                 let mut rest = unsafe { at.read() };
                 soon.special |= usize::from(is_special(rest));
@@ -377,7 +385,7 @@ mod tests {
             let (of_row, len) = (if turned { rows * ROWS } else { WIDE } + 3, (rows * ROWS + 3) * (WIDE + 3));
             let (mut sums, mut alone) = (vec![9.0; len], vec![9.0; len]);
             for first in [true, false] {
-                let to = Soon::new((&of_columns, ld), lie, &mut soon);
+                let to = Soon::new((&of_columns, ld), lie, 0, &mut soon);
                 // SAFETY: operands were split to three steps; tiles are imitated where there are none.
                 let special = unsafe {
                     let split = [&left, &right].map(|tiles| Split { tiles, parts: PARTS });
