@@ -5,7 +5,7 @@ use crate::{amx::ROWS, gemm::finish::Panels};
 use kp_hal::op::GemmSpec;
 
 /// Most rows and columns of a chunk: 1 MB of sums and 400 KB of A are in the second cache together.
-pub(super) const MOST_ROWS: usize = 512;
+const MOST_ROWS: usize = 512;
 const MOST_COLUMNS: usize = 512;
 
 /// The least rows that are worth a chunk, operations that are worth handing to a thread, and chunks that a thread finds.
@@ -21,7 +21,10 @@ pub(crate) fn grid(spec: &GemmSpec, threads: usize) -> [usize; 2] {
     if rows == 0 || units == 0 {
         return [0, 0];
     }
-    let (most_rows, most_columns) = if woven::suits(spec) { woven::most(spec) } else { (MOST_ROWS, MOST_COLUMNS) };
+    let (most_rows, most_columns) = match woven::suits(spec) {
+        true => (woven::MOST_ROWS, woven::MOST_SUMS / rows.clamp(ROWS, woven::MOST_ROWS)),
+        false => (MOST_ROWS, MOST_COLUMNS),
+    };
     let (mut down, mut across) = (rows.div_ceil(most_rows), units.div_ceil(most_columns / wide));
     let operations = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
     let wanted = if threads > 1 { ((operations / GRAIN) as usize).min(threads * CHUNKS) } else { 1 };

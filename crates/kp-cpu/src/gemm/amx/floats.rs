@@ -145,7 +145,7 @@ impl Floats {
     fn lens(&self) -> [usize; 9] {
         let (rows, panels) = (self.most_rows(), self.most_panels());
         let ld = ld(panels);
-        let [of_a, of_b] = if self.weaves { [self.block(), 2 * self.run()] } else { [RUN; 2] };
+        let [of_a, of_b] = if self.weaves { [woven::BLOCK, 2 * self.run()] } else { [RUN; 2] };
         let (left, right) = (of_a / STEP * left_bytes(PARTS), of_b / STEP * right_bytes(PARTS));
         let turned = if self.turned { BLOCK * ld } else { 0 };
         let scales = if self.codes.is_some() { 2 * ld * ENTRIES } else { 0 };

@@ -15,7 +15,6 @@
 //! stretches of 512 bytes 16.0, of 1 KB 14.7, of 2 KB 13.8; without reading 12.1.
 
 use super::{
-    chunks::MOST_ROWS,
     floats::{Floats, Job, PANEL, RUN, Room, bytes_of},
     lines::turn,
     parts::{PARTS, Places, STEP, WIDE, left_bytes, right_bytes, split_lines},
@@ -23,30 +22,28 @@ use super::{
 };
 use crate::{
     amx::{ROWS, Tiles},
-    gemm::{finish::Finish, side::LINE},
+    gemm::finish::Finish,
 };
 use kp_hal::{
     DType,
-    op::{GemmSpec, Order, Scheme},
+    op::{GemmSpec, Scheme},
 };
 use std::{mem::swap, ops::Range};
+
+/// Most rows of a chunk, and its sums, which take a megabyte. B, which is split meanwhile, may be so more often than A. One thread, ms, 512 rows and 256: 2048³
+/// by columns 71.4 and 65.1, in panels 73.2 and 68.7, in rows 76.9 and 76.6; sixteen, in rows 10.0 and 9.4. By 128 rows 67.2, 68.3, 80.4; 11.1.
+pub(super) const MOST_ROWS: usize = 256;
+pub(super) const MOST_SUMS: usize = 256 << 10;
+
+/// Elements of k of A's rows that stay in the second cache, in 768 KB at most.
+pub(super) const BLOCK: usize = 4 * RUN;
 
 /// Rows of which runs are half as long, since little is computed for what is split.
 const FEW_ROWS: usize = 128;
 
-/// Sums of a chunk.
-const MOST_SUMS: usize = 256 << 10;
-
 /// Whether both operands are numbers of f32.
 pub(crate) fn suits(spec: &GemmSpec) -> bool {
     [&spec.a, &spec.b].iter().all(|matrix| matrix.dtype() == DType::F32 && matrix.format.scheme == Scheme::None)
-}
-
-/// Most rows and columns of a chunk, whose sums take a megabyte. B, which is split meanwhile, may be so more often than A, but in rows of n it is not read as
-/// fast: one thread, 2048³ by columns 65.1 and 71.4 ms (256 rows, 512), in panels 68.7 and 73.2, in rows 75.4 and 75.7, 1024³ in rows 9.4 and 8.8.
-pub(super) fn most(spec: &GemmSpec) -> (usize, usize) {
-    let rows = if spec.b.order == Order::Row { MOST_ROWS } else { MOST_ROWS / 2 };
-    (rows, MOST_SUMS / (spec.m as usize).clamp(ROWS, rows))
 }
 
 /// Cycles that an element of B takes besides what products by so many rows hide: of those by few most lines are split after the last product.
@@ -67,11 +64,6 @@ impl Floats {
     /// Elements of k that are split of B at a time.
     pub(super) fn run(&self) -> usize {
         if self.most_rows() <= FEW_ROWS { RUN / 2 } else { RUN }
-    }
-
-    /// Elements of k of A's rows that stay in the second cache, 768 KB at most.
-    pub(super) fn block(&self) -> usize {
-        if self.most_rows() <= MOST_ROWS / 2 { 4 * RUN } else { 2 * RUN }
     }
 }
 
@@ -130,7 +122,7 @@ impl Job<'_, '_> {
             all.columns(p).step_by(WIDE).map(half)
         });
         let cut = |all: Range<usize>, len: usize| all.clone().step_by(len).map(move |at| at..all.end.min(at + len));
-        cut(0..k, floats.block()).flat_map(move |block| {
+        cut(0..k, BLOCK).flat_map(move |block| {
             halves.clone().flat_map(move |(columns, place)| {
                 let of_block = block.clone();
                 cut(block.clone(), floats.run()).map(move |run| Unit {
@@ -190,8 +182,6 @@ impl Job<'_, '_> {
             return Some(Soon::new((&numbers[columns.start * ld + run.start..], ld), Lie::Columns, STEP, out));
         }
         let (numbers, ld) = product.b.numbers_across(item.b, columns, run.start)?;
-        // Of rows far apart their next columns, of others the next rows.
-        let ahead = if ld > LINE { WIDE } else { STEP * ld };
-        Some(Soon::new((numbers, ld), Lie::Rows, ahead, out))
+        Some(Soon::new((numbers, ld), Lie::Rows, STEP * ld, out))
     }
 }
