@@ -453,8 +453,6 @@ class Turns:
 
     def median_ns(self):
         launch, now = self.launch, time.perf_counter
-        # A library's threads look for work for a while after it is done, where the next one's are to run.
-        time.sleep(self.rest)
         one, start = math.inf, now()
         while one == math.inf or now() - start < 0.007:
             before = now()
@@ -466,6 +464,8 @@ class Turns:
             for _ in range(repeat):
                 launch()
             samples.append((now() - before) / repeat)
+        # A library's threads look for work for a while after it is done, where those of whose turn is next are to run.
+        time.sleep(self.rest)
         return statistics.median(samples) * 1e9
 
 
