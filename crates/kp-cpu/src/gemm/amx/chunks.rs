@@ -27,7 +27,12 @@ pub(crate) fn grid(spec: &GemmSpec, threads: usize) -> [usize; 2] {
     };
     let (mut down, mut across) = (rows.div_ceil(most_rows), units.div_ceil(most_columns / wide));
     let operations = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
-    let wanted = if threads > 1 { ((operations / GRAIN) as usize).min(threads * CHUNKS) } else { 1 };
+    // Where there is little, one for each thread, so that A is not split more often: two took 0.85 of the time for 256³.
+    let wanted = match (operations / GRAIN) as usize {
+        _ if threads == 1 => 1,
+        many if many > threads * CHUNKS => threads * CHUNKS,
+        few => few.min(threads),
+    };
     while down * across < wanted {
         let (high, wide) = (rows / down, units * wide / across);
         match (high >= 2 * LEAST_ROWS && high > 2 * wide, across < units) {
