@@ -10,6 +10,36 @@ pub(crate) fn terms([left, right]: [usize; 2]) -> impl Iterator<Item = (usize, u
     all.filter(|(i, j)| i + j < PARTS)
 }
 
+/// Instructions that load a part of left rows, or of right columns, or multiply what was loaded last.
+macro_rules! term {
+    (a0) => {
+        "tileloaddt1 tmm2, [{a} + {row}]\n"
+    };
+    (a1) => {
+        "tileloaddt1 tmm2, [{a} + {row} + {tile}]\n"
+    };
+    (a2) => {
+        "tileloaddt1 tmm2, [{a} + {row} + 2 * {tile}]\n"
+    };
+    (b0) => {
+        "tileloadd tmm3, [{b} + {row}]\ntileloadd tmm4, [{b} + {row} + {tile}]\n"
+    };
+    (b1) => {
+        "tileloadd tmm3, [{b} + {row} + 2 * {tile}]\ntileloadd tmm4, [{b} + {row} + 3 * {tile}]\n"
+    };
+    (b2) => {
+        "tileloadd tmm3, [{b} + {row} + 4 * {tile}]\ntileloadd tmm4, [{b} + {row} + 5 * {tile}]\n"
+    };
+    (x) => {
+        "tdpbf16ps tmm0, tmm2, tmm3\ntdpbf16ps tmm1, tmm2, tmm4\n"
+    };
+    // Turned.
+    (y) => {
+        "tdpbf16ps tmm0, tmm3, tmm2\ntdpbf16ps tmm1, tmm4, tmm2\n"
+    };
+}
+pub(super) use term;
+
 /// Products of some tiles of rows and of 32 columns over a run.
 #[repr(C)]
 pub(super) struct Products {
@@ -113,34 +143,6 @@ impl Products {
         if crate::amx::is_imitated() {
             // SAFETY: passed on.
             return unsafe { self.imitate() };
-        }
-        // Loads part `i` of left rows, or of right columns; multiplies what was loaded last.
-        macro_rules! term {
-            (a0) => {
-                "tileloaddt1 tmm2, [{a} + {row}]\n"
-            };
-            (a1) => {
-                "tileloaddt1 tmm2, [{a} + {row} + {tile}]\n"
-            };
-            (a2) => {
-                "tileloaddt1 tmm2, [{a} + {row} + 2 * {tile}]\n"
-            };
-            (b0) => {
-                "tileloadd tmm3, [{b} + {row}]\ntileloadd tmm4, [{b} + {row} + {tile}]\n"
-            };
-            (b1) => {
-                "tileloadd tmm3, [{b} + {row} + 2 * {tile}]\ntileloadd tmm4, [{b} + {row} + 3 * {tile}]\n"
-            };
-            (b2) => {
-                "tileloadd tmm3, [{b} + {row} + 4 * {tile}]\ntileloadd tmm4, [{b} + {row} + 5 * {tile}]\n"
-            };
-            (x) => {
-                "tdpbf16ps tmm0, tmm2, tmm3\ntdpbf16ps tmm1, tmm2, tmm4\n"
-            };
-            // Turned.
-            (y) => {
-                "tdpbf16ps tmm0, tmm3, tmm2\ntdpbf16ps tmm1, tmm4, tmm2\n"
-            };
         }
         macro_rules! run {
             ($left:literal, $right:literal; $($term:ident),*) => {

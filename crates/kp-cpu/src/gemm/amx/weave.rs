@@ -5,7 +5,7 @@
 
 use super::{
     parts::{PARTS, WIDE, left_bytes, right_bytes},
-    terms::{Products, Split},
+    terms::{Products, Split, term},
 };
 use crate::amx::{ROW_BYTES, ROWS, TILE_BYTES, Tiles};
 use std::{arch::asm, marker::PhantomData, mem::offset_of};
@@ -105,35 +105,11 @@ impl Weave<'_> {
             // SAFETY: passed on.
             return unsafe { self.imitate() };
         }
-        // Loads of parts and products as in `terms`, and what splits a line.
-        macro_rules! term {
-            (a0) => {
-                "tileloaddt1 tmm2, [{a} + {row}]\n"
-            };
-            (a1) => {
-                "tileloaddt1 tmm2, [{a} + {row} + {tile_bytes}]\n"
-            };
-            (a2) => {
-                "tileloaddt1 tmm2, [{a} + {row} + 2 * {tile_bytes}]\n"
-            };
-            (b0) => {
-                "tileloadd tmm3, [{b} + {row}]\ntileloadd tmm4, [{b} + {row} + {tile_bytes}]\n"
-            };
-            (b1) => {
-                "tileloadd tmm3, [{b} + {row} + 2 * {tile_bytes}]\ntileloadd tmm4, [{b} + {row} + 3 * {tile_bytes}]\n"
-            };
-            (b2) => {
-                "tileloadd tmm3, [{b} + {row} + 4 * {tile_bytes}]\ntileloadd tmm4, [{b} + {row} + 5 * {tile_bytes}]\n"
-            };
-            (x) => {
-                "tdpbf16ps tmm0, tmm2, tmm3\ntdpbf16ps tmm1, tmm2, tmm4\n"
-            };
-            (y) => {
-                "tdpbf16ps tmm0, tmm3, tmm2\ntdpbf16ps tmm1, tmm4, tmm2\n"
-            };
+        // What splits a line, beside what `term` says.
+        macro_rules! weft {
             // If one is left.
             (s) => {
-                concat!("dec {left}\njs 8f\n", term!(line), "8:\n")
+                concat!("dec {left}\njs 8f\n", weft!(line), "8:\n")
             };
             (line) => {
                 concat!(
@@ -141,15 +117,15 @@ impl Weave<'_> {
                     "vmovups zmm9, [{second}]\n",
                     "prefetcht1 [{from} + {ahead}]\n",
                     "prefetcht1 [{second} + {ahead}]\n",
-                    term!(part),
+                    weft!(part),
                     "vmovups [{to}], zmm12\n",
-                    term!(rest),
-                    term!(part),
-                    "vmovups [{to} + 2 * {tile_bytes}], zmm12\n",
-                    term!(rest),
+                    weft!(rest),
+                    weft!(part),
+                    "vmovups [{to} + 2 * {tile}], zmm12\n",
+                    weft!(rest),
                     "vpsrld zmm12, zmm8, 16\n",
                     "vmovdqu16 zmm12{{k1}}, zmm9\n",
-                    "vmovups [{to} + 4 * {tile_bytes}], zmm12\n",
+                    "vmovups [{to} + 4 * {tile}], zmm12\n",
                     // Of a special number NaN is left.
                     "vpandd zmm12, zmm12, zmm15\n",
                     "vpcmpeqw k2, zmm12, zmm15\n",
@@ -159,13 +135,13 @@ impl Weave<'_> {
                     "add {to}, {row_bytes}\n",
                     "test {left}, 15\n",
                     "jnz 9f\n",
-                    "add {from}, [{t} + {tile}]\n",
-                    "add {second}, [{t} + {tile}]\n",
+                    "add {from}, [{t} + {tile_at}]\n",
+                    "add {second}, [{t} + {tile_at}]\n",
                     "test {left}, 31\n",
                     "jnz 9f\n",
                     "add {from}, [{t} + {step}]\n",
                     "add {second}, [{t} + {step}]\n",
-                    "add {to}, 4 * {tile_bytes}\n",
+                    "add {to}, 4 * {tile}\n",
                     "9:\n",
                 )
             };
@@ -181,6 +157,9 @@ impl Weave<'_> {
             };
             (rest) => {
                 concat!("vpandd zmm10, zmm10, zmm14\n", "vsubps zmm8, zmm8, zmm10\n", "vsubps zmm9, zmm9, zmm11\n",)
+            };
+            ($other:ident) => {
+                term!($other)
             };
         }
         macro_rules! run {
@@ -221,7 +200,7 @@ impl Weave<'_> {
                         "mov {b}, [{t} + {b_at}]",
                         "mov {k}, [{t} + {steps}]",
                         "4:",
-                        concat!($(term!($term)),*),
+                        concat!($(weft!($term)),*),
                         "add {a}, {left_bytes}",
                         "add {b}, {right_bytes}",
                         "dec {k}",
@@ -237,7 +216,7 @@ impl Weave<'_> {
                         "6:",
                         "dec {left}",
                         "js 7f",
-                        term!(line),
+                        weft!(line),
                         "jmp 6b",
                         "7:",
                         "kmovd {k:e}, k3",
@@ -256,7 +235,7 @@ impl Weave<'_> {
                         left = out(reg) _,
                         row = in(reg) ROW_BYTES,
                         row_bytes = const ROW_BYTES,
-                        tile_bytes = const TILE_BYTES,
+                        tile = const TILE_BYTES,
                         left_bytes = const left_bytes(PARTS),
                         right_bytes = const right_bytes(PARTS),
                         a_at = const offset_of!(Weave<'_>, products.left),
@@ -273,7 +252,7 @@ impl Weave<'_> {
                         second_at = const offset_of!(Weave<'_>, soon.second),
                         ahead_at = const offset_of!(Weave<'_>, soon.ahead),
                         line = const offset_of!(Weave<'_>, soon.line),
-                        tile = const offset_of!(Weave<'_>, soon.tile),
+                        tile_at = const offset_of!(Weave<'_>, soon.tile),
                         step = const offset_of!(Weave<'_>, soon.step),
                         to_at = const offset_of!(Weave<'_>, soon.to),
                         left_at = const offset_of!(Weave<'_>, soon.left),
