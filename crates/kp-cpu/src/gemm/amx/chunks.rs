@@ -27,7 +27,7 @@ pub(crate) fn grid(spec: &GemmSpec, threads: usize) -> [usize; 2] {
     };
     let (mut down, mut across) = (rows.div_ceil(most_rows), units.div_ceil(most_columns / wide));
     let operations = 2.0 * f64::from(spec.m) * f64::from(spec.n) * f64::from(spec.k);
-    // Where there is little, one for each thread, so that A is not split more often: two took 0.85 of the time for 256³.
+    // Where there is little, one for each thread, so that A is not split more often: 256³ on two took 0.85 of the time so.
     let wanted = match (operations / GRAIN) as usize {
         _ if threads == 1 => 1,
         many if many > threads * CHUNKS => threads * CHUNKS,
