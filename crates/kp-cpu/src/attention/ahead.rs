@@ -89,6 +89,15 @@ impl Lines {
         Self { at: read, step: 0, second: false }
     }
 
+    /// Asks the second cache for the next ones.
+    #[inline(always)]
+    pub(super) fn ask_second(&mut self, lines: usize) {
+        for _ in 0..lines {
+            ask(self.at, true);
+            self.at = self.at.wrapping_add(self.step);
+        }
+    }
+
     /// Asks for the next ones.
     #[inline(always)]
     pub(super) fn ask(&mut self, lines: usize) {

@@ -20,10 +20,9 @@ use super::{
     product::LANES,
     sight::Tile,
     soften::base,
-    tiled,
+    tiled::{self, Tiled},
 };
 use crate::{
-    amx::Tiles,
     kernel::{self, Output, input, optional},
     memory::{cut, numbers_mut},
     numbers,
@@ -153,7 +152,11 @@ impl Shape {
         let (kv_heads, dims) = (spec.kv_heads as usize, Dims::new(spec));
         // In turn the rows of a step, and as many that were asked for, are what the first cache has room for.
         let step_bits = together(spec.kv.dtype, &dims, *by) * spec.qk_dim as usize * spec.kv.dtype.bits() as usize;
-        let most = if *in_turn { (8 * STEP / step_bits.max(1)).max(1) } else { kv_heads };
+        let most = if *in_turn {
+            (8 * STEP * if *by == By::Tiles { 2 } else { 1 } / step_bits.max(1)).max(1)
+        } else {
+            kv_heads
+        };
         let heads = match spec.layout {
             HeadLayout::Bshd => (1..=most.min(kv_heads)).rfind(|heads| kv_heads.is_multiple_of(*heads)).unwrap_or(1),
             HeadLayout::Bhsd => 1,
@@ -187,7 +190,7 @@ impl Shape {
     /// Numbers of the room in which rows of K and V are made ready.
     fn ready(&self) -> usize {
         match self.by {
-            By::Tiles => tiled::room(self.heads, self.group, self.width()),
+            By::Tiles => tiled::room(self.heads, self.group),
             _ => FOUR * self.width(),
         }
     }
@@ -290,10 +293,10 @@ impl Run<'_> {
         match (self.by, round) {
             (By::Eight, _) => Avx2::run(Unit { of: self, round, index, room, isa: PhantomData::<fn() -> Avx2> }),
             (By::Pairs | By::Tiles, Round::Split) => {
-                // SAFETY: planned where the processor has them, and there are no others on this thread until the end of the split.
-                let tiles = (self.by == By::Tiles).then(|| unsafe { tiled::tiles(self.shape.group) });
+                // SAFETY: planned where the processor has them, and nothing but products with K and V uses any until the end of the split.
+                let tiles = (self.by == By::Tiles).then(|| unsafe { Tiled::new() });
                 // SAFETY: planned where the processor has the instructions.
-                unsafe { self.split_by_pairs(index, room, tiles.as_ref()) };
+                unsafe { self.split_by_pairs(index, room, tiles) };
             }
             _ => Avx512::run(Unit { of: self, round, index, room, isa: PhantomData::<fn() -> Avx512> }),
         }
@@ -304,7 +307,7 @@ impl Run<'_> {
     /// # Safety
     /// The processor has the instructions.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,bmi2,f16c")]
-    unsafe fn split_by_pairs(&self, index: usize, room: &mut Room<'_>, tiles: Option<&Tiles>) {
+    unsafe fn split_by_pairs(&self, index: usize, room: &mut Room<'_>, tiles: Option<Tiled>) {
         self.split::<Avx512, true>(index, room, tiles);
     }
 
@@ -328,7 +331,7 @@ impl Run<'_> {
 
     /// Takes in the keys of a split.
     #[inline(always)]
-    fn split<I: Numbers, const PAIRS: bool>(&self, unit: usize, room: &mut Room<'_>, tiles: Option<&Tiles>) {
+    fn split<I: Numbers, const PAIRS: bool>(&self, unit: usize, room: &mut Room<'_>, tiles: Option<Tiled>) {
         let Shape { heads, splits, .. } = self.shape;
         // SAFETY: a unit comes once.
         let mut state = unsafe { self.state(unit) };
@@ -360,7 +363,7 @@ impl Run<'_> {
         tile: &Tile<'_>,
         first_head: usize,
         room: &mut Room<'_>,
-        tiles: Option<&Tiles>,
+        tiles: Option<Tiled>,
     ) {
         let (Shape { group, dims, .. }, query) = (self.shape, tile.sequence.query(0));
         for (row, q) in room.q.chunks_exact_mut(dims.qk_width).enumerate() {
@@ -383,7 +386,7 @@ impl Run<'_> {
         first_head: usize,
         room: &mut Room<'_>,
         state: &mut State<'_>,
-        tiles: Option<&Tiles>,
+        tiles: Option<Tiled>,
     ) {
         let Shape { heads, group, dims, .. } = self.shape;
         let (k, v, start) = (&self.inputs.k, &self.inputs.v, keys.start);

@@ -9,12 +9,11 @@ use super::{
     places::{Dims, Source},
     product::LANES,
     sight::Tile,
-    tiled,
+    tiled::{self, Tiled},
     turn::Turns,
     widened::{Bf16s, E4m3s, E5m2s, F16s, F32s, Widened},
 };
 use crate::{
-    amx::Tiles,
     caps,
     memory::numbers_mut,
     numbers,
@@ -234,7 +233,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
         (q, factor): (&[f32], f32),
         room: &mut [u8],
         s: &mut [f32],
-        tiles: Option<&Tiles>,
+        tiles: Option<Tiled>,
     ) {
         if PAIRS {
             as_pairs!(self.k.rows.dtype, Codes => match tiles {
@@ -259,7 +258,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
         s: &mut [f32],
         room: &mut [u8],
         acc: &mut [f32],
-        tiles: Option<&Tiles>,
+        tiles: Option<Tiled>,
     ) {
         self.scale::<I>(self.v, 1.0, s);
         if PAIRS {

@@ -27,6 +27,7 @@ use std::{
         _mm512_permutex2var_epi8, _mm512_set1_epi8, _mm512_shuffle_i64x2, _mm512_ternarylogic_epi32,
         _mm512_unpackhi_epi8, _mm512_unpackhi_epi16, _mm512_unpacklo_epi8, _mm512_unpacklo_epi16,
     },
+    hint::black_box,
     marker::PhantomData,
     mem::transmute,
 };
@@ -97,7 +98,7 @@ impl<C: Coded> Meets for Paired<C> {
                     soon.ask(size_of::<C::Unit>() / LINE);
                     // SAFETY: there are as many, of as many bytes.
                     let [k] = unsafe { k.some(first + i, unit) };
-                    let k = C::pairs(k);
+                    let k = C::pairs(C::tables(), k);
                     for row in 0..ROWS {
                         for half in 0..PAIRS {
                             let q = <Avx512 as Vectors<f32>>::load(&rows[row][unit][half * LANES..]);
@@ -135,7 +136,7 @@ impl<C: Coded> Meets for Paired<C> {
                 soon.ask(2 * size_of::<C::Unit>() / LINE);
                 // SAFETY: there are as many, of as many bytes.
                 let ([a], [b]) = unsafe { (v.some(2 * two, unit), v.some(2 * two + 1, unit)) };
-                let v = C::of_two([a, b]);
+                let v = C::of_two(C::tables(), [a, b]);
                 for row in 0..ROWS {
                     let weights = <Avx512 as Vectors<f32>>::splat(s[row * LD + two]);
                     for at in 0..OF_TWO {
@@ -185,14 +186,19 @@ fn times_plus(a: __m512, b: __m512i, sums: __m512) -> __m512 {
 pub(super) trait Coded {
     type Unit;
 
+    /// What numbers are looked up in, in registers.
+    type Tables: Copy;
+
+    fn tables() -> Self::Tables;
+
     /// Pairs of numbers of a row.
-    fn pairs(codes: &Self::Unit) -> [__m512i; PAIRS];
+    fn pairs(tables: Self::Tables, codes: &Self::Unit) -> [__m512i; PAIRS];
 
     /// Numbers in their order, as those stand.
     fn as_pairs_lie(numbers: [__m512i; PAIRS]) -> [__m512i; PAIRS];
 
     /// Pairs of a number of each of two rows.
-    fn of_two(rows: [&Self::Unit; 2]) -> [__m512i; OF_TWO];
+    fn of_two(tables: Self::Tables, rows: [&Self::Unit; 2]) -> [__m512i; OF_TWO];
 
     /// Which number each of those is of; four beside each other are of four beside each other.
     fn column(at: usize) -> usize;
@@ -203,9 +209,13 @@ pub(super) enum Bf16Pairs {}
 
 impl Coded for Bf16Pairs {
     type Unit = [u8; 2 * UNIT];
+    type Tables = ();
 
     #[inline(always)]
-    fn pairs(codes: &Self::Unit) -> [__m512i; PAIRS] {
+    fn tables() {}
+
+    #[inline(always)]
+    fn pairs((): (), codes: &Self::Unit) -> [__m512i; PAIRS] {
         [load(&codes[..UNIT]), load(&codes[UNIT..])]
     }
 
@@ -215,8 +225,8 @@ impl Coded for Bf16Pairs {
     }
 
     #[inline(always)]
-    fn of_two(rows: [&Self::Unit; 2]) -> [__m512i; OF_TWO] {
-        let ([a, b], [c, d]) = (Self::pairs(rows[0]), Self::pairs(rows[1]));
+    fn of_two((): (), rows: [&Self::Unit; 2]) -> [__m512i; OF_TWO] {
+        let ([a, b], [c, d]) = (Self::pairs((), rows[0]), Self::pairs((), rows[1]));
         // SAFETY: as in `rounded`.
         unsafe {
             [
@@ -250,11 +260,11 @@ const fn tables(small: Small) -> Tables {
 
 /// Bf16 of 64 codes: of each 128 bits those of the lower eight, and of the upper eight.
 #[inline(always)]
-fn look_up([low, high]: &Tables, codes: __m512i) -> [__m512i; PAIRS] {
+fn look_up([low, high]: [[__m512i; 2]; 2], codes: __m512i) -> [__m512i; PAIRS] {
     // SAFETY: as in `rounded`.
     unsafe {
-        let low = _mm512_permutex2var_epi8(load(&low[..64]), codes, load(&low[64..]));
-        let high = _mm512_permutex2var_epi8(load(&high[..64]), codes, load(&high[64..]));
+        let low = _mm512_permutex2var_epi8(low[0], codes, low[1]);
+        let high = _mm512_permutex2var_epi8(high[0], codes, high[1]);
         // The sign of the code, else what was looked up.
         let high = _mm512_ternarylogic_epi32::<0xf8>(high, codes, _mm512_set1_epi8(i8::MIN));
         [_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)]
@@ -266,20 +276,20 @@ macro_rules! of_8_bits {
         /// Of 8 bits.
         pub(super) enum $name {}
 
-        impl $name {
-            #[inline(always)]
-            fn look_up(codes: __m512i) -> [__m512i; PAIRS] {
-                static TABLES: Tables = tables($small);
-                look_up(&TABLES, codes)
-            }
-        }
-
         impl Coded for $name {
             type Unit = [u8; UNIT];
+            type Tables = [[__m512i; 2]; 2];
 
             #[inline(always)]
-            fn pairs(codes: &Self::Unit) -> [__m512i; PAIRS] {
-                Self::look_up(load(codes))
+            fn tables() -> Self::Tables {
+                static TABLES: Tables = tables($small);
+                let [low, high] = black_box(&TABLES);
+                [[load(&low[..64]), load(&low[64..])], [load(&high[..64]), load(&high[64..])]]
+            }
+
+            #[inline(always)]
+            fn pairs(tables: Self::Tables, codes: &Self::Unit) -> [__m512i; PAIRS] {
+                look_up(tables, load(codes))
             }
 
             /// Of 128 bits, sixteen codes, the first vector has the lower eight and the second the upper eight.
@@ -291,11 +301,11 @@ macro_rules! of_8_bits {
 
             /// The codes of two rows interleave before they are looked up.
             #[inline(always)]
-            fn of_two(rows: [&Self::Unit; 2]) -> [__m512i; OF_TWO] {
+            fn of_two(tables: Self::Tables, rows: [&Self::Unit; 2]) -> [__m512i; OF_TWO] {
                 let (a, b) = (load(rows[0]), load(rows[1]));
                 // SAFETY: as in `rounded`.
                 let (low, high) = unsafe { (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b)) };
-                let ([a, b], [c, d]) = (Self::look_up(low), Self::look_up(high));
+                let ([a, b], [c, d]) = (look_up(tables, low), look_up(tables, high));
                 [a, b, c, d]
             }
 

@@ -181,15 +181,18 @@ impl<'a> Source<'a> {
     /// Asks for what scales the rows of some tokens side by side in some heads.
     #[inline(always)]
     pub(super) fn ask_for_scales(&self, (sequence, token): Token, many: usize, head: usize, heads: usize) {
-        // Lines are counted from that in which scales begin.
-        let (begin, mut asked) = (self.scales.as_ptr().addr() % LINE, 0);
-        for token in token..token + many {
-            let first = begin + 4 * ((sequence * self.len + token) * self.heads + head);
-            let end = (first + 4 * heads).div_ceil(LINE);
-            for line in asked.max(first / LINE)..end {
-                prefetch::<2>(self.scales.as_ptr().wrapping_sub(begin).wrapping_add(line * LINE));
+        let first = 4 * ((sequence * self.len + token) * self.heads + head);
+        let (of_token, of_heads) = (4 * self.heads, 4 * heads);
+        // Those of neighbouring tokens share lines, or each has its own.
+        let (stretches, apart, bytes) = match of_token - of_heads < LINE {
+            true => (1, 0, (many - 1) * of_token + of_heads),
+            false => (many, of_token, of_heads),
+        };
+        for stretch in 0..stretches {
+            let at = self.scales.as_ptr().wrapping_add(first + stretch * apart);
+            for line in (0..bytes + at.addr() % LINE).step_by(LINE) {
+                prefetch::<2>(at.wrapping_add(line));
             }
-            asked = end;
         }
     }
 
