@@ -90,7 +90,7 @@ impl<C: Coded> Meets for Paired<C> {
         for row in 0..ROWS {
             rows[row] = &q[2 * row * units..][..units];
         }
-        let s = &mut s[..(ROWS - 1) * LD + N];
+        let (s, tables) = (&mut s[..(ROWS - 1) * LD + N], C::tables());
         for first in (0..N).step_by(FOUR) {
             let mut sums = [[<Avx512 as Vectors<f32>>::splat(0.0); FOUR]; ROWS];
             for unit in 0..units {
@@ -98,7 +98,7 @@ impl<C: Coded> Meets for Paired<C> {
                     soon.ask(size_of::<C::Unit>() / LINE);
                     // SAFETY: there are as many, of as many bytes.
                     let [k] = unsafe { k.some(first + i, unit) };
-                    let k = C::pairs(C::tables(), k);
+                    let k = C::pairs(tables, k);
                     for row in 0..ROWS {
                         for half in 0..PAIRS {
                             let q = <Avx512 as Vectors<f32>>::load(&rows[row][unit][half * LANES..]);
@@ -124,7 +124,7 @@ impl<C: Coded> Meets for Paired<C> {
     ) {
         let units = v.units::<C::Unit>();
         let acc = &mut acc.as_chunks_mut::<UNIT>().0[..ROWS * units];
-        let s = &s[place / 2..][..(ROWS - 1) * LD + N / 2];
+        let (s, tables) = (&s[place / 2..][..(ROWS - 1) * LD + N / 2], C::tables());
         for unit in 0..units {
             let mut sums = [[<Avx512 as Vectors<f32>>::splat(0.0); OF_TWO]; ROWS];
             for row in 0..ROWS {
@@ -136,7 +136,7 @@ impl<C: Coded> Meets for Paired<C> {
                 soon.ask(2 * size_of::<C::Unit>() / LINE);
                 // SAFETY: there are as many, of as many bytes.
                 let ([a], [b]) = unsafe { (v.some(2 * two, unit), v.some(2 * two + 1, unit)) };
-                let v = C::of_two(C::tables(), [a, b]);
+                let v = C::of_two(tables, [a, b]);
                 for row in 0..ROWS {
                     let weights = <Avx512 as Vectors<f32>>::splat(s[row * LD + two]);
                     for at in 0..OF_TWO {
