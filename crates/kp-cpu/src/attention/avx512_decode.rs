@@ -61,8 +61,12 @@ impl Kernel<Attention> for Avx512Decode {
             By::Tiles => TILES_RATE,
             _ => 1.0,
         };
-        // Where both wait for memory, pairs leave more time for it.
-        let share = if rate > 1.0 { share * 1.05 } else { share };
+        // Where all wait for memory, pairs leave more time for it, and tiles of several rows most.
+        let share = match by {
+            By::Tiles if p.q_heads > p.kv_heads => 0.95,
+            _ if rate > 1.0 => share * 1.05,
+            _ => share,
+        };
         let widening = readying(caps, p, compute, cycles(p.kv.dtype, by));
         let compute = compute.as_secs() * 2.0 / rate + widening;
         Nanos::from_secs(compute.max(memory.as_secs()) / share)
@@ -79,10 +83,10 @@ impl Kernel<Attention> for Avx512Decode {
 fn cycles(dtype: DType, by: By) -> f64 {
     match (dtype, by) {
         (DType::E4m3 | DType::E5m2, By::Pairs) => 0.25,
-        (DType::E4m3 | DType::E5m2, By::Tiles) => 0.18,
+        (DType::E4m3 | DType::E5m2, By::Tiles) => 0.16,
         (DType::E4m3, _) => 0.6,
         (DType::E5m2, _) => 0.3,
-        (DType::Bf16, By::Tiles) => 0.27,
+        (DType::Bf16, By::Tiles) => 0.1,
         (DType::Bf16, By::Pairs) => 0.0,
         (DType::Bf16 | DType::F16, _) => 0.1,
         _ => 0.0,
@@ -90,7 +94,7 @@ fn cycles(dtype: DType, by: By) -> f64 {
 }
 
 /// What a row of the query takes by multiply-adds of f32 over what it takes by tiles, its softmax with it, as measured there.
-const TILES_RATE: f64 = 1.6;
+const TILES_RATE: f64 = 4.0;
 
 fn in_turn(variant: Variant) -> bool {
     variant.0 > 0
@@ -104,10 +108,10 @@ fn by(variant: Variant) -> By {
     }
 }
 
-/// Whether a processor has tiles besides, heads are shared, since for a single row pairs are faster, and no larger than they are made for.
+/// Whether a processor has tiles besides, and heads are no larger than they are made for.
 fn has_tiles(caps: &Caps, p: &AttentionProblem) -> bool {
     tiled::FEATURES.iter().all(|feature| caps.has(feature))
-        && (2..=tiled::MOST_ROWS).contains(&((p.q_heads / p.kv_heads.max(1)) as usize))
+        && (1..=tiled::MOST_ROWS).contains(&((p.q_heads / p.kv_heads.max(1)) as usize))
         && [p.qk_dim, p.v_dim].iter().all(|&dim| dim as usize <= tiled::MOST_NUMBERS)
 }
 

@@ -150,13 +150,9 @@ struct Shape {
 impl Shape {
     fn new(Code { spec, by, in_turn }: &Code) -> Self {
         let (kv_heads, dims) = (spec.kv_heads as usize, Dims::new(spec));
-        // In turn the rows of a step, and as many that were asked for, are what the first cache has room for.
+        // In turn the rows of a step, and as many that were asked for, are what the first cache has room for, unless it is the second that is asked.
         let step_bits = together(spec.kv.dtype, &dims, *by) * spec.qk_dim as usize * spec.kv.dtype.bits() as usize;
-        let most = if *in_turn {
-            (8 * STEP * if *by == By::Tiles { 2 } else { 1 } / step_bits.max(1)).max(1)
-        } else {
-            kv_heads
-        };
+        let most = if *in_turn && *by != By::Tiles { (8 * STEP / step_bits.max(1)).max(1) } else { kv_heads };
         let heads = match spec.layout {
             HeadLayout::Bshd => (1..=most.min(kv_heads)).rfind(|heads| kv_heads.is_multiple_of(*heads)).unwrap_or(1),
             HeadLayout::Bhsd => 1,
