@@ -434,6 +434,7 @@ fn many_keys_and_many_tiles_follow_the_definition() {
         "attention 3x8:2x1:530x64 bf16:e4m3@row:f32 lens=padded page=16/120 lse",
         "attention 2x12:2x1:603x64:128 bf16:e5m2@tensor:f32 layout=bhsd softcap=2.5 lse",
         "attention 1x32:2x1:290x64 bf16:bf16:f32 mask=window/100/0 lse",
+        "attention 2x3x1:330x192:64 bf16:e4m3:f32 lse",
     ] {
         check(text);
     }
