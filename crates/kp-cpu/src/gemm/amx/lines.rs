@@ -116,10 +116,18 @@ impl Lines {
         let asks = !side.columns && streams_by_second_cache();
         let wanted = Columns::of(side, batch, of_soon.clone());
         let mut soon = soon.filter(|_| !matches!(self, Self::Same | Self::Numbers { .. }) && !of_soon.is_empty());
-        for (r, o) in outer.enumerate() {
+        let mut ask = || {
             if let Some(o) = soon.next() {
                 fetch_ahead(wanted.column(o));
             }
+        };
+        let mut rows = outer.clone();
+        if let Self::Codes(codes) = self {
+            codes.lines(side, batch, (outer, inner.clone()), &mut ask, |r, s, line| store(out, r, s, line));
+            rows = 0..0;
+        }
+        for (r, o) in rows.enumerate() {
+            ask();
             match self {
                 Self::Same => {
                     if asks && o + ROWS_AHEAD < side.outer as usize {
@@ -149,7 +157,7 @@ impl Lines {
                         store(out, r, s, _mm512_maskz_shuffle_epi8(there, table, places));
                     }
                 }
-                Self::Codes(codes) => codes.lines(side, (batch, o), inner.clone(), |s, line| store(out, r, s, line)),
+                Self::Codes(_) => unreachable!("all rows were made above"),
                 Self::Numbers { dtype, unit, scaling } => {
                     let (mut numbers, mut line) = ([0.0_f32; LINE], [0_u8; 2 * LINE]);
                     for first in inner.clone().step_by(LINE) {

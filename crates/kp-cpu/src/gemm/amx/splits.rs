@@ -16,10 +16,7 @@ use crate::{
     simd::{Avx512, Isa, Work},
 };
 use kp_hal::op::{GemmSpec, Order};
-use std::{
-    arch::x86_64::{__m512i, _mm512_setzero_si512, _mm512_storeu_si512},
-    ops::Range,
-};
+use std::{arch::x86_64::_mm512_storeu_si512, ops::Range};
 
 /// B's columns, if they are contiguous codes to look up.
 pub(crate) fn codes_of(spec: &GemmSpec) -> Option<Codes> {
@@ -175,18 +172,19 @@ fn look_up<const N: usize>(
         let at = |step: usize, part: usize| {
             step * right_bytes(N) + (2 * part + column / ROWS) * TILE_BYTES + column % ROWS * ROW_BYTES
         };
-        let mut store = |step: usize, lines: [__m512i; N]| {
-            for (part, line) in lines.into_iter().enumerate() {
-                let out = &mut out[at(step, part)..][..ROW_BYTES];
-                // SAFETY: 64 bytes.
-                unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), line) };
-            }
-        };
         if let Some(of_column) = columns.get(column) {
-            let by = [scales, zeros].map(|all| &all[column * ENTRIES..]);
-            special |= codes.some_lines::<N, false>(of_column, by, store);
+            let by = [&scales[column * ENTRIES..], &zeros[column * ENTRIES..]];
+            special |= codes.some_lines::<N, false>(of_column, by, |step, lines| {
+                for (part, line) in lines.into_iter().enumerate() {
+                    let out = &mut out[at(step, part)..][..ROW_BYTES];
+                    // SAFETY: 64 bytes.
+                    unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), line) };
+                }
+            });
         } else {
-            (0..steps).for_each(|step| store(step, [_mm512_setzero_si512(); N]));
+            for (step, part) in (0..steps).flat_map(|step| (0..N).map(move |part| (step, part))) {
+                out[at(step, part)..][..ROW_BYTES].fill(0);
+            }
         }
     }
     special
