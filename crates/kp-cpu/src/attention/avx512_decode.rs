@@ -54,7 +54,8 @@ impl Kernel<Attention> for Avx512Decode {
     fn estimate(&self, caps: &Caps, p: &AttentionProblem, variant: Variant) -> Nanos {
         let (compute, memory) = floors(caps, p);
         // Each number meets so few others that taking it from memory shows most.
-        let share = if in_turn(variant) == (caps.read_places <= 4) { 0.9 } else { 0.85 };
+        // Many threads keep memory busy wherever each reads, and then what lies side by side is faster.
+        let share = if in_turn(variant) == (caps.read_places <= 4 || caps.units >= 4) { 0.9 } else { 0.85 };
         let by = by(variant);
         let rate = match by {
             By::Pairs => caps::pairs_rate(caps) / caps.rates.get(DType::F32),
@@ -64,7 +65,7 @@ impl Kernel<Attention> for Avx512Decode {
         // Where all wait for memory, pairs leave more time for it, and tiles of several rows most.
         let share = match by {
             By::Tiles if p.q_heads > p.kv_heads => 0.95,
-            _ if rate > 1.0 => share * 1.05,
+            By::Pairs if rate > 1.0 => share * 1.05,
             _ => share,
         };
         let widening = readying(caps, p, compute, cycles(p.kv.dtype, by));
