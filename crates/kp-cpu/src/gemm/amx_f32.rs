@@ -45,6 +45,7 @@ impl Kernel<Gemm> for AmxF32 {
                 ^ source_hash(include_bytes!("amx/floats.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("amx/bits.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("amx/codes.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("amx/convert.rs")).rotate_left(27)
                 ^ source_hash(include_bytes!("amx/splits.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("amx/terms.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("amx/product.rs")).rotate_left(7)

@@ -34,6 +34,7 @@ impl Kernel<Gemm> for Avx512Bf16 {
                 ^ source_hash(include_bytes!("amx/vectors.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("amx/lines.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("amx/codes.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("amx/convert.rs")).rotate_left(27)
                 ^ source_hash(include_bytes!("amx/source.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("amx/product.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(6)

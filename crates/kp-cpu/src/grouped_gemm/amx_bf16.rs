@@ -25,6 +25,7 @@ impl Kernel<GroupedGemm> for AmxBf16 {
                 ^ source_hash(include_bytes!("../gemm/amx/tile.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("../gemm/amx/lines.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("../gemm/amx/codes.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("../gemm/amx/convert.rs")).rotate_left(27)
                 ^ source_hash(include_bytes!("../gemm/amx/source.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("../gemm/amx/product.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("../gemm/amx/cut.rs")).rotate_left(6)
