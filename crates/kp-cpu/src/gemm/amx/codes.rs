@@ -202,7 +202,7 @@ impl Codes {
                 let by = scales.iter().zip(zeros).enumerate().take(codes.len().div_ceil(ELEMENTS / 2));
                 for (i, (&scales, &zeros)) in by {
                     let codes = whole.get(i).unwrap_or(&end);
-                    let wanted = [scales, zeros].map(|two| two.map(f32::to_bits));
+                    let wanted = (bits(scales), bits(zeros));
                     if is_new || known != Some(wanted) {
                         let first = self.scaled_by(values, scales[0], zeros[0]);
                         let last = if is_one { first } else { self.scaled_by(values, scales[1], zeros[1]) };
@@ -341,4 +341,10 @@ fn each<const BYTES: usize>(codes: &[u8], mut make: impl FnMut(usize, &[u8; BYTE
     for i in 0..codes.len().div_ceil(BYTES) {
         make(i, whole.get(i).unwrap_or(&last));
     }
+}
+
+/// The bits of both numbers. Not `map` of an array, which became a call for each line.
+#[inline(always)]
+fn bits([first, last]: [f32; 2]) -> u64 {
+    u64::from(first.to_bits()) | u64::from(last.to_bits()) << 32
 }
