@@ -1,7 +1,8 @@
 //! Tiles of AMX: whether this process may use them, and their shape.
 //!
 //! Instructions are written as assembly, since the language does not have them yet. What tiles hold is no register that a
-//! compiler knows; a block of assembly that uses them loads, multiplies and stores.
+//! compiler knows, so nothing but such assembly changes it. Most blocks load, multiply and store; where what tiles hold is to
+//! stay from one block to the next, all of them have the same [`Tiles`].
 
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;

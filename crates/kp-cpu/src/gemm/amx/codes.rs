@@ -1,7 +1,7 @@
 //! Codes of 4, 8 and 16 bits of a contiguous row as lines of bf16.
 //!
 //! The sixteen values that codes of 4 bits can have are scaled once for each scale, and looked up; others are
-//! scaled one by one, floats of 8 bits after a look-up. Each becomes one number of bf16, [rounded to nearest even, or the parts](bf16) that it is the sum of.
+//! scaled one by one, floats of 8 bits after a look-up. Each becomes one number of bf16, [rounded] to nearest even, or the [parts] that it is the sum of.
 
 use super::{
     convert::{
