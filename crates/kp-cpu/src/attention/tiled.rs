@@ -34,7 +34,7 @@ use std::{
 /// What a processor must have besides what pairs take.
 pub(super) const FEATURES: [&str; 2] = ["amx-tile", "amx-bf16"];
 
-/// Keys of a step: sums of values are loaded and stored once for it, which takes longer than multiplying.
+/// Keys of a step: sums of values are loaded and stored once for it, which takes as long as multiplying.
 pub(super) const KEYS: usize = 4 * ROWS;
 
 /// Rows of a query that a head of keys has, at most.
