@@ -21,7 +21,9 @@ pub(crate) fn features() -> impl Iterator<Item = &'static str> {
     const TILE: u32 = 1 << 24;
     const INT8: u32 = 1 << 25;
     let has = extended_features();
-    let usable = has & TILE != 0 && is_permitted();
+    // Lines are rounded by it. All processors with tiles have it, but what runs them may hide it.
+    let rounds = std::arch::is_x86_feature_detected!("avx512bf16");
+    let usable = has & TILE != 0 && rounds && is_permitted();
     [(TILE, "amx-tile"), (BF16, "amx-bf16"), (INT8, "amx-int8")]
         .into_iter()
         .filter_map(move |(bit, name)| (usable && has & bit != 0).then_some(name))

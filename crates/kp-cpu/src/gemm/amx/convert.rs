@@ -73,7 +73,7 @@ pub(super) fn rounded(first: __m512, last: __m512) -> __m512i {
         return rounded_elsewhere(first, last);
     }
     let both;
-    // SAFETY: processors that have tiles, or multiply numbers of bf16, have it. The intrinsic would not be compiled into functions for more of them.
+    // SAFETY: `amx::features` names none where the processor lacks it, and kernels that multiply in vectors need it. The intrinsic would not be compiled into functions for more of them.
     unsafe {
         asm!(
             "vcvtne2ps2bf16 {both}, {last}, {first}",

@@ -121,11 +121,12 @@ impl Lines {
                 fetch_ahead(wanted.column(o));
             }
         };
-        let mut rows = outer.clone();
-        if let Self::Codes(codes) = self {
+        let rows = if let Self::Codes(codes) = self {
             codes.lines(side, batch, (outer, inner.clone()), &mut ask, |r, s, line| store(out, r, s, line));
-            rows = 0..0;
-        }
+            0..0
+        } else {
+            outer
+        };
         for (r, o) in rows.enumerate() {
             ask();
             match self {
