@@ -89,20 +89,22 @@ impl Lines {
         Self { at: read, step: 0, second: false }
     }
 
-    /// Asks the second cache for the next ones.
-    #[inline(always)]
-    pub(super) fn ask_second(&mut self, lines: usize) {
-        for _ in 0..lines {
-            ask(self.at, true);
-            self.at = self.at.wrapping_add(self.step);
-        }
-    }
-
     /// Asks for the next ones.
     #[inline(always)]
     pub(super) fn ask(&mut self, lines: usize) {
+        self.ask_of(lines, self.second);
+    }
+
+    /// The same of the second cache, whatever else is said.
+    #[inline(always)]
+    pub(super) fn ask_second(&mut self, lines: usize) {
+        self.ask_of(lines, true);
+    }
+
+    #[inline(always)]
+    fn ask_of(&mut self, lines: usize, second: bool) {
         for _ in 0..lines {
-            ask(self.at, self.second);
+            ask(self.at, second);
             self.at = self.at.wrapping_add(self.step);
         }
     }
