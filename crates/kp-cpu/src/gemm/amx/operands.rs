@@ -1,9 +1,10 @@
 //! Where tiles find A and B: packed, or where they lie.
 
 use super::{
+    cut::DEEP,
     lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
     parts::{Places, left_bytes, split_rows},
-    product::{ByTiles, DEEP},
+    product::ByTiles,
     source::{Source, Units},
     tile::{Ahead, Operand},
 };
@@ -40,7 +41,7 @@ impl<E: Tail> ByTiles<E> {
         self.units == Units::Tiles && self.b.suits_few(self.task_rows(item), self.parts * self.steps())
     }
 
-    /// Steps of a run of k: a block of B is 32 KB, or half of that where it is to stay in the half of the first cache's places that lines
+    /// Steps of a run of k: as it was cut, or half of that where it is to stay in the half of the first cache's places that lines
     /// of a wide panel share; or as many as leave of several parts of A no more to pass than the second cache holds beside sums.
     pub(super) fn deep(&self, item: Item) -> usize {
         const MOST: usize = 512 << 10;
@@ -50,7 +51,7 @@ impl<E: Tail> ByTiles<E> {
             return if of_step * DEEP <= MOST { DEEP } else { LEAST };
         }
         let is_wide = matches!(self.b, Source::Panels(width) if width > BLOCK);
-        if is_wide && self.is_few(item) { DEEP / 2 } else { DEEP }
+        if is_wide && self.is_few(item) { DEEP / 2 } else { self.cut.deep }
     }
 
     /// Where steps from `first` on, the first of a run of at most `deep`, of block `block` of `blocks` lie: run after run, so that the

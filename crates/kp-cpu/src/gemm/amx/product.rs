@@ -3,7 +3,7 @@
 //! ```text
 //!            n ─▶  panels of 32 columns        a task: some rows × some panels, all of k, by one thread
 //!          ┌──┬──┬──┬──┐
-//!        k ├──┼──┼──┼──┤  a block of B, 16 steps of k, is packed in L1 or read where it lies,
+//!        k ├──┼──┼──┼──┤  a block of B, 16 steps of k or more, is packed in L1 or read where it lies,
 //!          └──┴──┴──┴──┘
 //!     k          n
 //!   ┌────┐ ┌──┬──┬──┬──┐
@@ -52,9 +52,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-
-/// Steps of k of a block of B: 32 KB of tiles.
-pub(super) const DEEP: usize = 16;
 
 /// Sums that stay unused behind each row of a task, unless blocks are turned: lines of a tile's rows would share few places in the first
 /// cache otherwise.
@@ -196,7 +193,7 @@ impl<E: Tail> ByTiles<E> {
         let ld = self.most_ld();
         let sums = self.blocks()[1] * BLOCK * ld;
         let turned = if self.is_turned() { BLOCK * ld } else { 0 };
-        [PACKED * DEEP * STEP_BYTES, sums, turned, BLOCK * ld + BLOCK + ld + finish_len(ld)]
+        [PACKED * self.cut.deep * STEP_BYTES, sums, turned, BLOCK * ld + BLOCK + ld + finish_len(ld)]
     }
 
     fn work_bytes(&self) -> usize {
@@ -249,7 +246,7 @@ impl<E: Tail> ByTiles<E> {
         // Rows of B a page apart share so few places in L1 and L2 that what a whole block is made of would not stay: it is asked
         // for and packed by shares, each while a block of rows is multiplied. What tiles multiply by fills L1 as it is.
         let by_shares = tiles.is_none() && matches!(self.b, Source::Across);
-        let (mut now, mut soon) = bytes_mut(block).split_at_mut(DEEP * STEP_BYTES);
+        let (mut now, mut soon) = bytes_mut(block).split_at_mut(self.cut.deep * STEP_BYTES);
         let (deep, by_panels) = (self.deep(item), self.is_few(item));
         let (runs, panels) = (all_steps.div_ceil(deep), run.len());
         let turn = |t: usize| {
