@@ -85,7 +85,11 @@ impl Kernel<Gemm> for Avx512FewRows {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        let reading = Reading::of(variant);
+        let reading = match Kind::of(p.b.dtype()) {
+            // Of four bits there is one variant.
+            Some(Kind::Nibbles) => Reading::of_several(&device.info().caps),
+            _ => Reading::of(variant),
+        };
         Ok(columns::plan(self, device, p, variant, 16, Numbers::new(p, reading, Loops::new(p, reading))))
     }
 }

@@ -285,6 +285,7 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
                 }
                 macro_rules! vectors {
                     ($($j:literal)*) => {$({
+                        far.ask_in_turn($j, 8, C * bytes / 64);
                         let a = _mm512_loadu_ps(a.as_ptr().add((s * 8 + $j) * 16));
                         for c in 0..C {
                             let code = _mm512_srli_epi32::<{ $j / 2 * 8 }>(five[$j % 2][c]);
