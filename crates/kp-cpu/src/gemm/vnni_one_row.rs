@@ -10,6 +10,7 @@ use super::{
         bytes::{self, Bytes, fold},
         columns::{self, Codes, Dots, Reading, Task, overlapped},
         dots::{SHARE, STEP, SUMS},
+        folded::folded,
         lists::{Columns, LIST, List, Lists},
     },
     product::{Item, Product},
@@ -39,6 +40,7 @@ impl Kernel<Gemm> for VnniOneRow {
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/bytes.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("few/folded.rs")).rotate_left(6)
         }
     }
 
@@ -201,12 +203,13 @@ impl<E: Tail> Dots<E> for Row {
                 for (c, some) in some[..self.breadth].iter_mut().enumerate() {
                     *some = codes.column(place(c));
                     let scales = &mut scales[c][..shares.len()];
-                    if varies {
-                        lists.scales(place(c), scales);
-                    }
                     // SAFETY: `supports` asked for the features.
                     unsafe {
-                        fold(of_row, varies, scales);
+                        if varies {
+                            folded(&lists, place(c), of_row, scales);
+                        } else {
+                            fold(of_row, false, scales);
+                        }
                         if has_zero {
                             is_beyond[c] =
                                 lists.shifts(place(c), &mut columns::bytes_mut(&mut zeros[c])[..shares.len()]);

@@ -95,17 +95,17 @@ impl Columns<'_> {
 /// What lists of a side's outer rows from some inner element on have in common: found once, since a row is soon read.
 #[derive(Clone, Copy)]
 pub(crate) struct Lists<'s, 'a> {
-    side: &'s Side<'a>,
+    pub(super) side: &'s Side<'a>,
     /// The first block, and the place of the first scale of the batch.
-    block: usize,
-    batch: usize,
+    pub(super) block: usize,
+    pub(super) batch: usize,
     /// Entries that a block has, and how many of the first one's are earlier.
-    times: usize,
+    pub(super) times: usize,
     before: usize,
     /// Entries of inner elements that are there.
-    there: usize,
+    pub(super) there: usize,
     /// Where each outer row has its own scales, side by side: how many.
-    each: Option<usize>,
+    pub(super) each: Option<usize>,
 }
 
 impl<'s, 'a> Lists<'s, 'a> {
@@ -244,7 +244,7 @@ fn unsigned(side: &Side<'_>) -> u8 {
 }
 
 /// How far ahead lists are asked for, in bytes: some columns' worth.
-const AHEAD: usize = 2048;
+pub(super) const AHEAD: usize = 2048;
 
 /// Element `start` of `src` and those after it.
 fn read_anywhere(dtype: DType, src: &[u8], start: usize, out: &mut [f32]) {
@@ -331,7 +331,7 @@ fn shift_anywhere(unsigned: u8, zeros: &[u8], out: &mut [u8]) -> bool {
 /// Sixteen codes can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn sixteen(dtype: DType, codes: *const u8) -> __m512 {
+pub(super) unsafe fn sixteen(dtype: DType, codes: *const u8) -> __m512 {
     // SAFETY: the caller's promise.
     unsafe {
         match dtype {

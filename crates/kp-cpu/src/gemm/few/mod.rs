@@ -17,6 +17,7 @@ pub(crate) mod codes;
 pub(crate) mod columns;
 pub(crate) mod dots;
 pub(crate) mod far;
+pub(crate) mod folded;
 pub(crate) mod lanes;
 pub(crate) mod lists;
 pub(crate) mod number_rows;
