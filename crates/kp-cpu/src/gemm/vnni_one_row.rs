@@ -7,7 +7,7 @@ use super::{
     few::{
         byte_dots::{self, Lift},
         byte_row::{FINE, FLIPPED, LOOKED_UP, SHIFTED, byte_row},
-        bytes::{self, Bytes, fold},
+        bytes::{self, Bytes},
         columns::{self, Codes, Dots, Reading, Task, overlapped},
         dots::{SHARE, STEP, SUMS},
         folded::folded,
@@ -203,12 +203,13 @@ impl<E: Tail> Dots<E> for Row {
                 for (c, some) in some[..self.breadth].iter_mut().enumerate() {
                     *some = codes.column(place(c));
                     let scales = &mut scales[c][..shares.len()];
+                    if !varies {
+                        scales.copy_from_slice(of_row);
+                    }
                     // SAFETY: `supports` asked for the features.
                     unsafe {
                         if varies {
                             folded(&lists, place(c), of_row, scales);
-                        } else {
-                            fold(of_row, false, scales);
                         }
                         if has_zero {
                             is_beyond[c] =

@@ -168,7 +168,7 @@ pub(crate) fn fold_anywhere(row: &[f32], has: bool, scales: &mut [f32]) {
 
 /// Multiplies scales of a column, if it `has` some, by those of a row, if there are such.
 #[target_feature(enable = "avx512f")]
-pub(crate) fn fold(row: &[f32], has: bool, scales: &mut [f32]) {
+fn fold(row: &[f32], has: bool, scales: &mut [f32]) {
     fold_in(row, has, scales);
 }
 

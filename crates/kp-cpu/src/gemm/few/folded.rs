@@ -1,9 +1,6 @@
 //! Scales of a column times those of a row, made as they are read: by two passes they took a tenth of a row by 4-bit weights.
 
-use super::{
-    bytes::fold,
-    lists::{AHEAD, Lists, sixteen},
-};
+use super::lists::{AHEAD, Lists, sixteen};
 use crate::memory::{LINE, prefetch};
 use kp_hal::DType;
 use std::arch::x86_64::{_mm512_loadu_ps, _mm512_mul_ps, _mm512_storeu_ps};
@@ -20,7 +17,7 @@ pub(crate) fn folded(lists: &Lists<'_, '_>, o: usize, row: &[f32], out: &mut [f3
     let row = &row[..out.len()];
     let Some((dtype, codes)) = lying(lists, o, out.len()) else {
         lists.scales(o, out);
-        return fold(row, true, out);
+        return out.iter_mut().zip(row).for_each(|(scale, by)| *scale *= by);
     };
     // What some other column will read soon.
     (0..codes.len()).step_by(LINE).for_each(|at| prefetch::<1>(codes.as_ptr().wrapping_add(at + AHEAD)));
