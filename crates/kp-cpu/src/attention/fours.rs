@@ -1,7 +1,7 @@
 //! The rows of K and V of some keys, four at a time: in which order, and by what they meet the rows of a query.
 
 use super::{
-    ahead::{Ahead, Lines},
+    ahead::{Ahead, Asks, Lines},
     decode::By,
     meets::{Adds, Dots, Meets, Takes},
     order::Order,
@@ -36,16 +36,16 @@ pub(super) const EIGHT: usize = 8;
 /// Rows that are asked for ahead, at most.
 const AHEAD_ROWS: usize = 128;
 
-/// How far ahead of a step memory is asked for, in bytes, and whether the second cache is asked: 8 to 32 kilobytes are alike on Zen 5, one
+/// How far ahead of a step memory is asked for, in bytes, and whom it is asked of: 8 to 32 kilobytes are alike on Zen 5, one
 /// is too little; on Zen 4 eight are too little for heads that are shared; Emerald Rapids took a seventh longer for 8 bits when it
 /// asked the first cache, and is slower by 16 or 64.
-fn ahead() -> (usize, bool) {
+fn ahead() -> (usize, Asks) {
     if caps::streams_by_second_cache() {
-        (64 << 10, true)
+        (64 << 10, Asks::SecondAgain)
     } else if caps::asks_first_cache() {
-        (8 << 10, false)
+        (8 << 10, Asks::First)
     } else {
-        (32 << 10, true)
+        (32 << 10, Asks::Second)
     }
 }
 
@@ -70,8 +70,7 @@ pub(super) struct Chunk<'c, 'a> {
     v_bytes: [usize; 2],
     /// Rows between one that is read and one that is asked for.
     ahead: Option<usize>,
-    /// Whether the second cache is asked for them.
-    second: bool,
+    asks: Asks,
     /// A row of V of zeros.
     zeros: &'c [u8],
 }
@@ -199,7 +198,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
         order: Order,
         zeros: &'c [u8],
     ) -> Self {
-        let (ahead, second) = ahead();
+        let (ahead, asks) = ahead();
         let ahead =
             ahead.div_ceil((heads * k.bits(k.rows.dim) / 8).max(1)).next_multiple_of(order.wide).min(AHEAD_ROWS);
         let (values, next) = (order.end(), keys.end..tile.end.min(keys.end + ahead));
@@ -207,7 +206,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
         let any = [k, v].map(|source| source.of_heads(tile.sequence.key(keys.start), first_head, heads).as_ptr());
         let mut rows = [any[0]; 2 * CHUNK + AHEAD_ROWS];
         rows[values..2 * values].fill(any[1]);
-        let (in_turn, asks) = (Order::in_turn(next.len(), order.wide), order.asks);
+        let (in_turn, is_asked) = (Order::in_turn(next.len(), order.wide), order.asks);
         for (source, keys, order, begin) in
             [(k, keys.clone(), &order, 0), (v, keys.clone(), &order, values), (k, next, &in_turn, 2 * values)]
         {
@@ -216,14 +215,14 @@ impl<'c, 'a> Chunk<'c, 'a> {
                     let token = (token.0, token.1 + i);
                     rows[begin + order.place(at + i)] = source.of_heads(token, first_head, heads).as_ptr();
                 }
-                if asks && source.scales_rows() {
+                if is_asked && source.scales_rows() {
                     source.ask_for_scales(token, many, first_head, heads);
                 }
             }
         }
-        let ahead = asks.then_some(ahead);
+        let ahead = is_asked.then_some(ahead);
         let [k_bytes, v_bytes] = [k, v].map(|source| [source.rows.head, source.rows.dim].map(|n| source.bits(n) / 8));
-        Self { tile, keys, k, v, first_head, heads, group, order, rows, values, k_bytes, v_bytes, ahead, second, zeros }
+        Self { tile, keys, k, v, first_head, heads, group, order, rows, values, k_bytes, v_bytes, ahead, asks, zeros }
     }
 
     /// Products of rows of Q with those of K times a factor, a chunk's places for each; `PAIRS`: Q is as [`arrange`] leaves it.
@@ -340,7 +339,7 @@ impl<'c, 'a> Chunk<'c, 'a> {
             Some(ahead) => (&self.rows[begin + ahead..], self.values.saturating_sub(ahead)),
             None => ([].as_slice(), 0),
         };
-        Ahead::of(rows, until, of_row, self.second)
+        Ahead::of(rows, until, of_row, self.asks)
     }
 
     /// What is asked for while `N` rows of a head, of so many bytes, are read: at once if they are not read as they lie.
