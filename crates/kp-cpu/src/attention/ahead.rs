@@ -1,21 +1,15 @@
 //! What is read next while products are computed: asked for a line at a time, in the order of memory.
 
-use crate::memory::{LINE, prefetch};
+use crate::memory::{LINE, ask_again, prefetch};
 
 /// Whom memory is asked of.
 #[derive(Clone, Copy)]
 pub(super) enum Asks {
     First,
     Second,
-    /// The second cache, [`TIMES`] times: Zen 4 drops what it is asked for while as many lines are on their way as it has room for, which a
-    /// loop that is faster than memory soon sees to, and each line that was dropped is waited for. Read after 256 kilobytes were asked
-    /// for, they came at 36 GB/s when that was done as fast as it goes, not much more than the 31 of memory, and at 110 when at 19 GB/s.
+    /// The second cache, which may drop what it is asked for.
     SecondAgain,
 }
-
-/// How often a line is asked for, and how many bytes are between.
-const TIMES: usize = 3;
-const BETWEEN: usize = 4096;
 
 /// What is read later: all heads of a token as they lie, then those of the next one. Asked for in the order in which it is
 /// used, four tokens of a head at a time, it took a third longer on Zen 5.
@@ -129,6 +123,6 @@ fn ask(at: *const u8, asks: Asks) {
     match asks {
         Asks::First => prefetch::<1>(at),
         Asks::Second => prefetch::<2>(at),
-        Asks::SecondAgain => (0..TIMES).for_each(|time| prefetch::<2>(at.wrapping_sub(time * BETWEEN))),
+        Asks::SecondAgain => ask_again(at),
     }
 }

@@ -49,7 +49,7 @@ pub(crate) fn byte_panel<const R: usize, const V: usize>(
         let mut far = match (once, by_second) {
             (true, _) => Far::NONE,
             (false, false) => Far::new(after, RUN, RUN),
-            (false, true) => Far::behind(run.as_ptr(), RUN),
+            (false, true) => Far::behind(run.as_ptr(), RUN).again(),
         };
         for first in (0..VECTORS).step_by(V) {
             let mut totals = [[_mm512_setzero_si512(); V]; R];

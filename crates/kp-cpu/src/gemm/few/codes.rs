@@ -279,7 +279,10 @@ impl<E: Tail> Dots<E> for Codes {
                 MOST if self.reading != Reading::InOrder => {
                     (columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k), Far::NONE)
                 }
-                _ => of_columns.ahead(self.reading, o, breadth, inner.len() == k),
+                _ => {
+                    let (near, far) = of_columns.ahead(self.reading, o, breadth, inner.len() == k);
+                    (near, far.again())
+                }
             };
             let loops = match &self.loops {
                 Loops::Scaled(loops) => loops,

@@ -1,6 +1,9 @@
 //! Asking for memory long before it is read.
 
-use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use crate::{
+    caps::streams_by_second_cache,
+    memory::{ask_again, prefetch},
+};
 
 /// Lines that are asked for in the order of memory, long before they are read, so that they are in L2 when lines of the columns
 /// at hand ask for them once more, to be in L1. Loops over several columns that ask for L1 alone wait a fifth longer on a core of
@@ -13,6 +16,8 @@ pub(crate) struct Far {
     left: usize,
     run: usize,
     gap: usize,
+    /// Whether lines are asked for again.
+    again: bool,
 }
 
 /// How long before its use a panel is asked for where it streams by the first cache, in bytes.
@@ -20,17 +25,22 @@ const AHEAD: usize = 32 << 10;
 
 impl Far {
     /// Nothing.
-    pub(crate) const NONE: Self = Self { at: std::ptr::null(), left: 0, run: 0, gap: 0 };
+    pub(crate) const NONE: Self = Self { at: std::ptr::null(), left: 0, run: 0, gap: 0, again: false };
 
     /// Runs of `run` bytes, `ld` bytes apart, from `at` on, wherever that points.
     pub(crate) fn new(at: *const u8, run: usize, ld: usize) -> Self {
         let run = run / 64 * 64;
-        Self { at, left: run, run, gap: ld.saturating_sub(run) }
+        Self { at, left: run, run, gap: ld.saturating_sub(run), again: false }
     }
 
     /// The `bytes` bytes of a panel that lie [`AHEAD`] behind those from `at` on.
     pub(crate) fn behind(at: *const u8, bytes: usize) -> Self {
         Self::new(at.wrapping_add(AHEAD), bytes, bytes)
+    }
+
+    /// The same, lines asked for as [`ask_again`] says where that is better: in loops that from cache are much faster than memory.
+    pub(crate) fn again(self) -> Self {
+        Self { again: streams_by_second_cache(), ..self }
     }
 
     /// Asks for turn `turn`'s share of the next `lines` lines, of `turns` that begin with turn 0: a few at a time, between loads
@@ -47,8 +57,11 @@ impl Far {
             return;
         }
         for _ in 0..lines {
-            // SAFETY: nothing is read; an address that is none is ignored.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
+            if self.again {
+                ask_again(self.at);
+            } else {
+                prefetch::<2>(self.at);
+            }
             self.at = self.at.wrapping_add(64);
             self.left -= 64;
             if self.left == 0 {

@@ -136,7 +136,7 @@ unsafe fn lines<T: Code>(tables: &[__m512i; 4], codes: *const u8) -> [__m512i; S
 pub(crate) fn panel<const R: usize>(a: &[u32], panel: &[u8], by_second: bool, sums: &mut [[f32; PANEL]]) {
     let pairs = panel.len() / PAIR_BYTES;
     let (a, sums) = (&a[..pairs * R], &mut sums[..R]);
-    let mut far = if by_second { Far::behind(panel.as_ptr(), panel.len()) } else { Far::NONE };
+    let mut far = if by_second { Far::behind(panel.as_ptr(), panel.len()).again() } else { Far::NONE };
     let mut totals = [[_mm512_setzero_ps(); 2]; R];
     // SAFETY: vectors of sums, pairs of the panel and of each row that are there.
     unsafe {
