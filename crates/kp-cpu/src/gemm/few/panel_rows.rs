@@ -147,10 +147,9 @@ impl<E: Tail, const W: usize> Dots<E> for Rows<W> {
                 // SAFETY: the promise of whoever made these.
                 unsafe { (self.loops.one_row)(a, a_ld, &some, (0, Far::NONE), &mut totals) };
             } else {
-                // With one group memory keeps it waiting, and then what is asked of the first cache comes sooner. Not on Intel's processors: there
-                // two rows by 4096×4096 of f32 take 3.9 ms by the second and 5.4 by the first, eight 4.5 and 5.8.
+                // On Intel's processors two rows by 4096×4096 of f32 take 3.9 ms by the second and 5.4 by the first, eight 4.5 and 5.8.
                 let groups = rows / HEIGHT;
-                let by_second = !asks_first_cache() || groups > 1 && self.loops.by_second;
+                let by_second = !asks_first_cache() || self.loops.by_second;
                 for (i, steps) in panel(first).chunks(NEAR * W * size).enumerate() {
                     for (group, totals) in totals[..rows].chunks_exact_mut(HEIGHT).enumerate() {
                         let a = &a[group * HEIGHT * a_ld + i * NEAR..];
