@@ -56,8 +56,8 @@ impl Kernel<Gemm> for VnniOneRow {
         let (_, memory) = Nanos::floors(caps, p);
         // Cycles for a line of 64 bytes: codes made bytes and multiplied, and the lists of its scales.
         let cycles = match Reading::of(variant) {
-            Reading::Beside if p.k as usize / 2 <= LONG => 4.0,
-            // Of long columns, those that are read next find less room.
+            Reading::Beside if !is_long(p) || Reading::of_several(caps) == Reading::InOrder => 4.0,
+            // Of long columns, those that are read next find less room in the first cache.
             Reading::Beside => 9.0,
             _ => 7.0,
         };
@@ -69,8 +69,7 @@ impl Kernel<Gemm> for VnniOneRow {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         let caps = &device.info().caps;
         let order = match Reading::of_several(caps) {
-            // Of long ones what was asked of the first cache is gone: 11008 numbers take 0.8 to 0.9 of the time so, 4096 up to 1.04.
-            Reading::InOrder if is_long(p) => Reading::InOrder,
+            Reading::InOrder => Reading::InOrder,
             _ => Reading::fastest(caps),
         };
         let row = Row::new(p, Reading::of(variant), order);
@@ -218,7 +217,7 @@ impl<E: Tail> Dots<E> for Row {
                     }
                 }
                 let (ahead, far) = codes.ahead(self.order, o, self.breadth, false);
-                let some = Columns { codes: &some[..self.breadth], share, scales, zeros, ahead, far };
+                let some = Columns { codes: &some[..self.breadth], share, scales, zeros, ahead, far: far.again() };
                 let mut of_columns = [0.0; SUMS];
                 let of_a = (&row[steps.start * STEP..], &taken[steps.start * 16..]);
                 // SAFETY: as above.
