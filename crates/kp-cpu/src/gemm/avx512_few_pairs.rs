@@ -245,8 +245,7 @@ impl Numbers {
             for o in columns.clone().step_by(BREADTH) {
                 // Past the last column, that one again.
                 let some: [&[u8]; BREADTH] = std::array::from_fn(|c| codes.column((o + c).min(columns.end - 1)));
-                let (near, far) = codes.ahead(reading, o, BREADTH, inner.len() == k);
-                let ahead = (near, if in_order && rows <= MOST / 4 { far.again() } else { far });
+                let ahead = codes.ahead(reading, o, BREADTH, inner.len() == k);
                 let mut of_rows = [0.0; SUMS];
                 // SAFETY: `supports` asked for the features.
                 unsafe { (self.of_columns)(&self.table, a, &some, ahead, &mut of_rows) };

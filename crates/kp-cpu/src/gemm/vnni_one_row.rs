@@ -217,7 +217,7 @@ impl<E: Tail> Dots<E> for Row {
                     }
                 }
                 let (ahead, far) = codes.ahead(self.order, o, self.breadth, false);
-                let some = Columns { codes: &some[..self.breadth], share, scales, zeros, ahead, far: far.again() };
+                let some = Columns { codes: &some[..self.breadth], share, scales, zeros, ahead, far };
                 let mut of_columns = [0.0; SUMS];
                 let of_a = (&row[steps.start * STEP..], &taken[steps.start * 16..]);
                 // SAFETY: as above.

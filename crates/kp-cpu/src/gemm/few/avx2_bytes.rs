@@ -120,7 +120,7 @@ unsafe fn whole<D: Dot, T: Width, const R: usize, const C: usize>(
         let mut totals = [[_mm256_setzero_si256(); C]; R];
         for s in 0..count {
             let starts = starts::<T, C>(columns, s, ahead.0, &mut last);
-            ahead.1.ask(C * T::LINES);
+            ahead.1.ask::<false>(C * T::LINES);
             for part in 0..2 * T::LINES {
                 let mut codes = [[_mm256_setzero_si256(); 2]; C];
                 for c in 0..C {
@@ -179,7 +179,7 @@ unsafe fn scaled<D: Dot, const R: usize, const C: usize>(
         for s in 0..count {
             let share = s * STEP / SHARE;
             let starts = starts::<Eight, C>(columns, s, ahead.0, &mut last);
-            ahead.1.ask(C * Eight::LINES);
+            ahead.1.ask::<false>(C * Eight::LINES);
             for part in 0..STEP / VECTOR {
                 let mut codes = [_mm256_setzero_si256(); C];
                 for c in 0..C {

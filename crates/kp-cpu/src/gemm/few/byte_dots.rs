@@ -116,7 +116,7 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
                     let i = 2 * line / T::LINES + h;
                     for r in 0..R {
                         if h == 0 {
-                            ahead.1.ask_in_turn(r, R, C);
+                            ahead.1.ask_in_turn::<true>(r, R, C);
                         }
                         let row = _mm512_loadu_si512(a.add(r * STEP + i * 64).cast());
                         for c in 0..C {
@@ -197,7 +197,7 @@ pub(crate) fn scaled<T: Width, const R: usize, const C: usize, const SIMPLE: boo
                 }
             }
             for r in 0..R {
-                ahead.1.ask_in_turn(r, R, C);
+                ahead.1.ask_in_turn::<true>(r, R, C);
                 let at = ((s * R + r) * T::LINES + line) * 16;
                 // SAFETY: vectors of this step, line and row, which are there.
                 unsafe {

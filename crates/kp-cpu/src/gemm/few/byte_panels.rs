@@ -49,7 +49,7 @@ pub(crate) fn byte_panel<const R: usize, const V: usize>(
         let mut far = match (once, by_second) {
             (true, _) => Far::NONE,
             (false, false) => Far::new(after, RUN, RUN),
-            (false, true) => Far::behind(run.as_ptr(), RUN).again(),
+            (false, true) => Far::behind(run.as_ptr(), RUN),
         };
         for first in (0..VECTORS).step_by(V) {
             let mut totals = [[_mm512_setzero_si512(); V]; R];
@@ -65,7 +65,7 @@ pub(crate) fn byte_panel<const R: usize, const V: usize>(
                     if once || !by_second {
                         ask(at.wrapping_add(if once { AHEAD } else { RUN }), 64 * V);
                     }
-                    far.ask(V);
+                    far.ask::<true>(V);
                     let mut b = [flip; V];
                     for v in 0..V {
                         b[v] = _mm512_xor_si512(_mm512_loadu_si512(at.add(64 * v).cast()), flip);

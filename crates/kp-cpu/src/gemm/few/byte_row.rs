@@ -80,7 +80,7 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
             let row = [0, 1].map(|half| a.as_ptr().add(s * STEP + 64 * half));
             let row = [_mm512_loadu_si512(row[0].cast()), _mm512_loadu_si512(row[1].cast())];
             for c in 0..C {
-                far.ask(BYTES / 64);
+                far.ask::<true>(BYTES / 64);
                 let codes = _mm512_loadu_si512(starts[c].cast());
                 let mut shift = _mm512_setzero_si512();
                 if HOW == SHIFTED {

@@ -279,10 +279,7 @@ impl<E: Tail> Dots<E> for Codes {
                 MOST if self.reading != Reading::InOrder => {
                     (columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k), Far::NONE)
                 }
-                _ => {
-                    let (near, far) = of_columns.ahead(self.reading, o, breadth, inner.len() == k);
-                    (near, far.again())
-                }
+                _ => of_columns.ahead(self.reading, o, breadth, inner.len() == k),
             };
             let loops = match &self.loops {
                 Loops::Scaled(loops) => loops,

@@ -239,7 +239,11 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
         // Written out, so that places are constants.
         macro_rules! vectors {
             ($half:expr, $scaled:expr, $shifted:expr, $($j:literal)*) => {$({
-                far.ask_in_turn(4 * $half + $j, 8, C * bytes / 64);
+                if T::KIND == Kind::Nibbles {
+                    far.ask_in_turn::<false>(4 * $half + $j, 8, C * bytes / 64);
+                } else {
+                    far.ask_in_turn::<true>(4 * $half + $j, 8, C * bytes / 64);
+                }
                 let mut numbers = [_mm512_setzero_ps(); C];
                 for c in 0..C {
                     numbers[c] = vector::<T>(&tables, starts[c], $half, $j);
@@ -285,7 +289,7 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
                 }
                 macro_rules! vectors {
                     ($($j:literal)*) => {$({
-                        far.ask_in_turn($j, 8, C * bytes / 64);
+                        far.ask_in_turn::<false>($j, 8, C * bytes / 64);
                         let a = _mm512_loadu_ps(a.as_ptr().add((s * 8 + $j) * 16));
                         for c in 0..C {
                             let code = _mm512_srli_epi32::<{ $j / 2 * 8 }>(five[$j % 2][c]);

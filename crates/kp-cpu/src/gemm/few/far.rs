@@ -16,7 +16,7 @@ pub(crate) struct Far {
     left: usize,
     run: usize,
     gap: usize,
-    /// Whether lines are asked for again.
+    /// Whether lines are asked for again by loops that say so.
     again: bool,
 }
 
@@ -30,7 +30,7 @@ impl Far {
     /// Runs of `run` bytes, `ld` bytes apart, from `at` on, wherever that points.
     pub(crate) fn new(at: *const u8, run: usize, ld: usize) -> Self {
         let run = run / 64 * 64;
-        Self { at, left: run, run, gap: ld.saturating_sub(run), again: false }
+        Self { at, left: run, run, gap: ld.saturating_sub(run), again: streams_by_second_cache() }
     }
 
     /// The `bytes` bytes of a panel that lie [`AHEAD`] behind those from `at` on.
@@ -38,26 +38,22 @@ impl Far {
         Self::new(at.wrapping_add(AHEAD), bytes, bytes)
     }
 
-    /// The same, lines asked for as [`ask_again`] says where that is better: in loops that from cache are much faster than memory.
-    pub(crate) fn again(self) -> Self {
-        Self { again: streams_by_second_cache(), ..self }
-    }
-
     /// Asks for turn `turn`'s share of the next `lines` lines, of `turns` that begin with turn 0: a few at a time, between loads
-    /// and products. As many as a step has, all at once, keep the loads behind them waiting.
+    /// and products. As many as a step has, all at once, keep the loads behind them waiting. `AGAIN`: see [`Self::ask`].
     #[inline(always)]
-    pub(super) fn ask_in_turn(&mut self, turn: usize, turns: usize, lines: usize) {
-        self.ask((turn + 1) * lines / turns - turn * lines / turns);
+    pub(super) fn ask_in_turn<const AGAIN: bool>(&mut self, turn: usize, turns: usize, lines: usize) {
+        self.ask::<AGAIN>((turn + 1) * lines / turns - turn * lines / turns);
     }
 
-    /// Asks for the next `lines` lines.
+    /// Asks for the next `lines` lines; `AGAIN`, in loops that from cache are much faster than memory: as [`ask_again`] says, where that is
+    /// better. Others lose what asking takes: four rows of bf16 a sixth, and eight had no registers for the question.
     #[inline(always)]
-    pub(super) fn ask(&mut self, lines: usize) {
+    pub(super) fn ask<const AGAIN: bool>(&mut self, lines: usize) {
         if self.run == 0 {
             return;
         }
         for _ in 0..lines {
-            if self.again {
+            if AGAIN && self.again {
                 ask_again(self.at);
             } else {
                 prefetch::<2>(self.at);

@@ -168,11 +168,7 @@ impl<E: Tail, L: Loops> Dots<E> for Numbers<L> {
                     }
                 }
                 let (ahead, far) = match self.reading {
-                    Reading::InOrder => {
-                        let (near, far) = codes.ahead(self.reading, o, breadth, inner.len() == k);
-                        // Others than a row of plain numbers compute for as long as memory takes.
-                        (near, if rows == 1 && !is_scaled { far.again() } else { far })
-                    }
+                    Reading::InOrder => codes.ahead(self.reading, o, breadth, inner.len() == k),
                     // Several rows compute for so long that lines asked for twice cost more than they bring.
                     _ => (columns::ahead(self.reading, breadth, codes.step(), inner.len() == k), Far::NONE),
                 };

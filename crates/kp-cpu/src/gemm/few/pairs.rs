@@ -29,6 +29,9 @@ const PAIR_BYTES: usize = 4 * PANEL;
 /// How far ahead of its use a panel is asked for, in bytes.
 const AHEAD: usize = 4 << 10;
 
+/// Rows for which a line is multiplied much faster than read.
+const FAST: usize = 2;
+
 /// Adds to `sums` the products of `R` rows `a`, line by line, with `C` columns of one length; column by column. Each line asks for
 /// another `ahead` bytes behind it, and for one that is read later.
 ///
@@ -74,7 +77,12 @@ pub(crate) fn columns<T: Code, const R: usize, const C: usize>(
             }
             for line in 0..STEP_LINES {
                 for r in 0..R {
-                    far.ask_in_turn(line * R + r, STEP_LINES * R, C * bytes / 64);
+                    let (turn, turns, lines) = (line * R + r, STEP_LINES * R, C * bytes / 64);
+                    if R <= FAST {
+                        far.ask_in_turn::<true>(turn, turns, lines);
+                    } else {
+                        far.ask_in_turn::<false>(turn, turns, lines);
+                    }
                     let row = a.as_ptr().add(((s * STEP_LINES + line) * R + r) * LINE / 2);
                     let row = bf16(_mm512_loadu_si512(row.cast()));
                     for c in 0..C {
@@ -136,7 +144,7 @@ unsafe fn lines<T: Code>(tables: &[__m512i; 4], codes: *const u8) -> [__m512i; S
 pub(crate) fn panel<const R: usize>(a: &[u32], panel: &[u8], by_second: bool, sums: &mut [[f32; PANEL]]) {
     let pairs = panel.len() / PAIR_BYTES;
     let (a, sums) = (&a[..pairs * R], &mut sums[..R]);
-    let mut far = if by_second { Far::behind(panel.as_ptr(), panel.len()).again() } else { Far::NONE };
+    let mut far = if by_second { Far::behind(panel.as_ptr(), panel.len()) } else { Far::NONE };
     let mut totals = [[_mm512_setzero_ps(); 2]; R];
     // SAFETY: vectors of sums, pairs of the panel and of each row that are there.
     unsafe {
@@ -148,7 +156,7 @@ pub(crate) fn panel<const R: usize>(a: &[u32], panel: &[u8], by_second: bool, su
         for pair in 0..pairs {
             let at = panel.as_ptr().add(pair * PAIR_BYTES);
             if by_second {
-                far.ask(PAIR_BYTES / 64);
+                far.ask::<true>(PAIR_BYTES / 64);
             } else {
                 ask(at.wrapping_add(AHEAD), PAIR_BYTES);
             }

@@ -156,9 +156,7 @@ impl<E: Tail, const W: usize> Dots<E> for Rows<W> {
                         // Each group asks for its share of what follows.
                         let share = steps.len() / groups;
                         let ahead = match by_second {
-                            true => {
-                                (W * size / LINE / groups, Far::behind(steps[group * share..].as_ptr(), share).again())
-                            }
+                            true => (W * size / LINE / groups, Far::behind(steps[group * share..].as_ptr(), share)),
                             false => (0, Far::NONE),
                         };
                         // SAFETY: as above.

@@ -56,7 +56,7 @@ pub(crate) fn panels<T: Code, const R: usize, const P: usize>(
         }
     }
     for s in 0..steps {
-        far.ask(lines);
+        far.ask::<true>(lines);
         let mut numbers = [_mm512_setzero_ps(); R];
         for r in 0..R {
             // SAFETY: a number of each row, as asserted.

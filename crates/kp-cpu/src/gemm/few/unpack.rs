@@ -93,7 +93,7 @@ pub(crate) fn multiply<const R: usize, const C: usize>(
                     b[c] = _mm512_loadu_ps(vector);
                 }
                 for r in 0..R {
-                    far.ask_in_turn(r, R, C);
+                    far.ask_in_turn::<false>(r, R, C);
                     let a = _mm512_loadu_ps(a.as_ptr().add((s * R + r) * STEP + 16 * j));
                     for c in 0..C {
                         totals[r][c] = _mm512_fmadd_ps(b[c], a, totals[r][c]);
