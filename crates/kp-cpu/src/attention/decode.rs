@@ -13,7 +13,7 @@
 
 use super::{
     chunk::Inputs,
-    fours::{CHUNK, Chunk, FOUR, LD, Numbers, arrange, settle, together},
+    fours::{CHUNK, Chunk, FOUR, LD, Numbers, STEP, arrange, settle, together},
     order::Order,
     places::{Dims, Places, Rows, lse_index},
     plan::SOURCES,
@@ -45,9 +45,6 @@ pub(super) const DECODE: u64 = SOURCES
     ^ source_hash(include_bytes!("order.rs")).rotate_left(3)
     ^ source_hash(include_bytes!("ahead.rs")).rotate_left(4)
     ^ source_hash(include_bytes!("meets.rs")).rotate_left(6);
-
-/// Bytes that the rows of a step have at most, of all heads that are read together.
-const STEP: usize = 32 << 10;
 
 /// Splits there are at least, if there are so many chunks: enough to keep the threads of a large machine busy to the end.
 const SPLITS: usize = 64;
@@ -138,6 +135,8 @@ impl Launch<Attention> for Code {
 struct Shape {
     by: By,
     dims: Dims,
+    /// Rows of K or V that meet those of the query at once, where keys are read in turn.
+    together: usize,
     /// Query heads to each head of K and V, and heads of K and V that are read together.
     group: usize,
     heads: usize,
@@ -151,7 +150,9 @@ impl Shape {
     fn new(Code { spec, by, in_turn }: &Code) -> Self {
         let (kv_heads, dims) = (spec.kv_heads as usize, Dims::new(spec));
         // In turn the rows of a step, and as many that were asked for, are what the first cache has room for, unless it is the second that is asked.
-        let step_bits = together(spec.kv.dtype, &dims, *by) * spec.qk_dim as usize * spec.kv.dtype.bits() as usize;
+        let in_a_row = if spec.layout == HeadLayout::Bshd { kv_heads } else { 1 };
+        let together = together(spec.kv.dtype, (&dims, in_a_row), *by);
+        let step_bits = together * spec.qk_dim as usize * spec.kv.dtype.bits() as usize;
         let most = if *in_turn && *by != By::Tiles { (8 * STEP / step_bits.max(1)).max(1) } else { kv_heads };
         let heads = match spec.layout {
             HeadLayout::Bshd => (1..=most.min(kv_heads)).rfind(|heads| kv_heads.is_multiple_of(*heads)).unwrap_or(1),
@@ -162,6 +163,7 @@ impl Shape {
         Self {
             by: *by,
             dims,
+            together,
             group: (spec.q_heads / spec.kv_heads.max(1)) as usize,
             heads,
             sets,
@@ -384,10 +386,10 @@ impl Run<'_> {
         state: &mut State<'_>,
         tiles: Option<Tiled>,
     ) {
-        let Shape { heads, group, dims, .. } = self.shape;
+        let Shape { heads, group, dims, together, .. } = self.shape;
         let (k, v, start) = (&self.inputs.k, &self.inputs.v, keys.start);
         let order = if self.in_turn {
-            Order::in_turn(keys.len(), together(k.rows.dtype, &dims, self.by))
+            Order::in_turn(keys.len(), together)
         } else {
             Order::of_pages(keys.len(), k.row_bytes())
         };

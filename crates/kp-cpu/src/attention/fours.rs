@@ -33,6 +33,9 @@ pub(super) const FOUR: usize = 4;
 pub(super) const TWO: usize = 2;
 pub(super) const EIGHT: usize = 8;
 
+/// Bytes that the rows of a step have at most, of all heads that are read together.
+pub(super) const STEP: usize = 32 << 10;
+
 /// Rows that are asked for ahead, at most.
 const AHEAD_ROWS: usize = 128;
 
@@ -178,11 +181,17 @@ macro_rules! as_pairs {
 /// How many meet in turn. The more there are, the less often sums are loaded and stored. But a step, the rows of all heads of
 /// as many tokens, should take little of the first cache: f32 of 16 heads of 128 is read faster by two than by four, bf16 by
 /// four than by eight. Where the second cache is asked it is not in the way: on Zen 4 heads that are shared are read faster by
-/// four.
-pub(super) fn together(dtype: DType, dims: &Dims, by: By) -> usize {
+/// four. Pairs are many there, if as many whole rows of `heads` fit the first cache, in which they take turns to be read: 8 bits of 16
+/// heads of 64 took 0.79 of the time by 32 as by 8, but of 128 1.67. Zen 5 took a tenth longer by 16.
+pub(super) fn together(dtype: DType, (dims, heads): (&Dims, usize), by: By) -> usize {
     match dtype {
         _ if by == By::Tiles => tiled::KEYS,
-        _ if by == By::Pairs => as_pairs!(dtype, Codes => Paired::<Codes>::TOGETHER),
+        _ if by == By::Pairs => as_pairs!(dtype, Codes => {
+            let row = heads * dims.qk.max(dims.v) * dtype.bits() as usize / 8;
+            let room = if dtype.bits() > 8 { STEP / 2 } else { STEP };
+            let is_many = caps::streams_by_second_cache() && Paired::<Codes>::MANY * row <= room;
+            if is_many { Paired::<Codes>::MANY } else { Paired::<Codes>::TOGETHER }
+        }),
         DType::F32 if dims.qk == dims.qk_width && dims.v == dims.v_width && !caps::streams_by_second_cache() => TWO,
         _ => FOUR,
     }
@@ -237,6 +246,9 @@ impl<'c, 'a> Chunk<'c, 'a> {
         if PAIRS {
             as_pairs!(self.k.rows.dtype, Codes => match tiles {
                 Some(tiles) => tiled::scores::<Codes>(self, q, room, s, tiles),
+                None if self.order.wide == Paired::<Codes>::MANY => {
+                    self.scores_by::<Paired<Codes>, true, { Paired::<Codes>::MANY }>(q, room, s);
+                }
                 None => self.scores_by::<Paired<Codes>, true, { Paired::<Codes>::TOGETHER }>(q, room, s),
             });
         } else {
@@ -267,6 +279,9 @@ impl<'c, 'a> Chunk<'c, 'a> {
                 }
                 match tiles {
                     Some(tiles) => tiled::add_values::<Codes>(self, s, room, acc, tiles),
+                    None if self.order.wide == Paired::<Codes>::MANY => {
+                        self.add_values_by::<Paired<Codes>, true, { Paired::<Codes>::MANY }>(s, room, acc);
+                    }
                     None => self.add_values_by::<Paired<Codes>, true, { Paired::<Codes>::TOGETHER }>(s, room, acc),
                 }
             });

@@ -46,8 +46,9 @@ const OF_TWO: usize = 2 * PAIRS;
 pub(super) struct Paired<C>(PhantomData<fn() -> C>);
 
 impl<C: Coded> Paired<C> {
-    /// Rows that meet those of a query together; 16 rows of bytes took longer than 8.
+    /// Rows that meet those of a query together, few or many, see [`super::fours::together`].
     pub(super) const TOGETHER: usize = if size_of::<C::Unit>() > UNIT { FOUR } else { EIGHT };
+    pub(super) const MANY: usize = if size_of::<C::Unit>() > UNIT { EIGHT } else { 4 * EIGHT };
 
     /// Rounds numbers of Q to bf16, each unit's to where its pairs are met: the front half of each row.
     #[inline(always)]
