@@ -18,9 +18,9 @@ use super::{
     lanes::{Each, LANES, Later, SQUARE, VECTORS, each_byte},
 };
 use std::arch::x86_64::{
-    __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps,
-    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
+    __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mul_ps, _mm512_permutexvar_epi8, _mm512_set1_epi8, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
 };
 
 /// Some steps of rows of A.
@@ -53,7 +53,7 @@ pub(crate) fn byte_lanes<const R: usize, const HOW: u8>(
     let (rows, taken, row_scales) = (&a.codes[..codes.len() * 2 * R], &a.taken[..shares * R], &a.scales[..shares * R]);
     let (scales, sums) = (&scales[..shares], &mut sums[..R]);
     assert!(HOW != SHIFTED || shifts.len() >= shares.div_ceil(4), "{shares} shares by {} shifts", shifts.len());
-    // SAFETY: sixteen bytes.
+    // Four times, as `byte_row` has them. SAFETY: sixteen bytes.
     let table = |table: &[u8; 16]| _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(table.as_ptr().cast()) });
     let (table, fine) = (table(&lift.table), table(&lift.fine));
     let flip = [_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_set1_epi8(lift.flip as i8), table];
@@ -86,9 +86,8 @@ pub(crate) fn byte_lanes<const R: usize, const HOW: u8>(
                         let codes = codes.add(c).read_unaligned();
                         bytes[c] = if matches!(HOW, LOOKED_UP | FINE) {
                             let codes = if parity == 0 { codes } else { _mm512_srli_epi32::<4>(codes) };
-                            let codes = _mm512_and_si512(codes, _mm512_set1_epi8(15));
-                            more[c] = _mm512_shuffle_epi8(fine, codes);
-                            _mm512_shuffle_epi8(table, codes)
+                            more[c] = _mm512_permutexvar_epi8(codes, fine);
+                            _mm512_permutexvar_epi8(codes, table)
                         } else {
                             five_bits(&flip, codes, parity, shift[c])
                         };

@@ -14,9 +14,9 @@ use super::{
     lists::{Columns, LIST, List},
 };
 use std::arch::x86_64::{
-    __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps,
-    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi64, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi32, _mm512_srli_epi32,
+    __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
+    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_permutexvar_epi8, _mm512_set1_epi8, _mm512_set1_epi64,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi32, _mm512_srli_epi32,
 };
 
 /// How codes become unsigned bytes.
@@ -54,6 +54,7 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
     // SAFETY: sixteen bytes, and 64.
     let (table, fine, each) = unsafe {
         let each = if share == SHARE { &EIGHTHS } else { &QUARTERS };
+        // Sixteen bytes four times, so that of a look-up's six bits the upper two, which are another code's, say nothing.
         let table = |table: &[u8; 16]| _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
         (table(&lift.table), table(&lift.fine), _mm512_loadu_si512(each.as_ptr().cast()))
     };
@@ -91,11 +92,10 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
                 for parity in 0..2 {
                     let bytes = if matches!(HOW, LOOKED_UP | FINE) {
                         let codes = if parity == 0 { codes } else { _mm512_srli_epi32::<4>(codes) };
-                        let codes = _mm512_and_si512(codes, _mm512_set1_epi8(15));
                         if HOW == FINE {
-                            parts = _mm512_dpbusd_epi32(parts, _mm512_shuffle_epi8(fine, codes), row[parity]);
+                            parts = _mm512_dpbusd_epi32(parts, _mm512_permutexvar_epi8(codes, fine), row[parity]);
                         }
-                        _mm512_shuffle_epi8(table, codes)
+                        _mm512_permutexvar_epi8(codes, table)
                     } else {
                         five_bits(&flip, codes, parity, shift)
                     };
