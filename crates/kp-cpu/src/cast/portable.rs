@@ -51,6 +51,11 @@ trait Through: Copy + Sync {
         Self::Element::default()
     }
 
+    /// `len` elements from element `start` of `src` on where they lie, if they are such.
+    fn lying(self, _src: &[u8], _start: usize, _len: usize) -> Option<&[Self::Element]> {
+        None
+    }
+
     /// Loads `out.len()` elements from element `start` of `src` on.
     fn load(self, src: &[u8], start: usize, out: &mut [Self::Element]);
 
@@ -130,6 +135,10 @@ struct Numbers<R> {
 impl<R: Real> Through for Numbers<R> {
     type Element = R;
 
+    fn lying(self, src: &[u8], start: usize, len: usize) -> Option<&[R]> {
+        numbers::lying(self.from, src, start, len)
+    }
+
     fn load(self, src: &[u8], start: usize, out: &mut [R]) {
         numbers::read(self.from, src, start, out);
     }
@@ -146,6 +155,9 @@ impl<R: Real> Through for Numbers<R> {
 
 /// Elements of a tile.
 const TILE: usize = 4096;
+
+/// Elements of a piece of a run: cleared rooms of a whole tile took a third of the time of f32 to e4m3.
+const RUN: usize = 512;
 
 fn copy<T: Through>(p: &CastProblem, through: T, x: &[u8], y: Output<'_>) {
     let (rows, cols) = (p.rows as usize, p.cols as usize);
@@ -203,6 +215,40 @@ impl<T: Through> One<'_, T> {
     /// # Safety
     /// No other thread has the same bytes of Y.
     unsafe fn copy(&self, batch: usize, rows: Range<usize>, cols: Range<usize>) {
+        // SAFETY: passed on.
+        unsafe {
+            match (self.spec.x.order, self.spec.y.order) {
+                (Order::Row, Order::Row) => rows.for_each(|row| self.straight(batch, (row, cols.start), cols.len())),
+                (Order::Col, Order::Col) => cols.for_each(|col| self.straight(batch, (rows.start, col), rows.len())),
+                _ => self.turned(batch, rows, cols),
+            }
+        }
+    }
+
+    /// Copies a run that has the same direction on both sides.
+    ///
+    /// # Safety
+    /// As [`Self::copy`].
+    unsafe fn straight(&self, batch: usize, (row, col): (usize, usize), len: usize) {
+        let [x, y] = [&self.spec.x, &self.spec.y].map(|matrix| place(matrix, batch, row, col, self.spec.rows));
+        if let Some(run) = self.through.lying(self.x, x, len) {
+            // SAFETY: passed on.
+            return unsafe { self.store(y, run) };
+        }
+        let mut some = [T::Element::default(); RUN];
+        for first in (0..len).step_by(RUN) {
+            let some = &mut some[..RUN.min(len - first)];
+            self.through.load(self.x, x + first, some);
+            // SAFETY: passed on; pieces of a run are stored one after the other.
+            unsafe { self.store(y + first, some) };
+        }
+    }
+
+    /// Copies what changes its direction.
+    ///
+    /// # Safety
+    /// As [`Self::copy`].
+    unsafe fn turned(&self, batch: usize, rows: Range<usize>, cols: Range<usize>) {
         let mut tile = [T::Element::default(); TILE];
         let width = cols.len();
         self.load(batch, rows.clone(), cols.clone(), &mut tile);
