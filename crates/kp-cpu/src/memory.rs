@@ -1,5 +1,7 @@
 //! Device memory is host memory: an address is a pointer. Blocks that are given back wait for the next request of their size.
 
+#[cfg(target_arch = "x86_64")]
+use crate::simd;
 use kp_hal::{Allocation, Buffer, DeviceId, Slice, SliceMut};
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
@@ -193,6 +195,13 @@ pub(crate) fn as_numbers_mut<T: Number>(bytes: &mut [u8]) -> Option<&mut [T]> {
     (cfg!(target_endian = "little") && before.is_empty() && after.is_empty()).then_some(numbers)
 }
 
+/// Numbers as bytes, if they lie as codes of their own type do: the lowest byte first.
+pub(crate) fn as_bytes<T: Number>(numbers: &[T]) -> Option<&[u8]> {
+    // SAFETY: numbers have no padding, and the borrow is passed on.
+    let bytes = unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) };
+    cfg!(target_endian = "little").then_some(bytes)
+}
+
 /// Copies `src` to `dst` past the caches, for outputs that they could not hold: otherwise each line of `dst` is read
 /// before it is written. `settle` before another thread looks.
 ///
@@ -200,7 +209,6 @@ pub(crate) fn as_numbers_mut<T: Number>(bytes: &mut [u8]) -> Option<&mut [T]> {
 /// If the lengths differ.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn stream(src: &[u8], dst: &mut [u8]) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
     assert_eq!(src.len(), dst.len(), "a copy");
     // Whole lines only: a part of one, written so, is merged in main memory.
     let head = dst.as_ptr().align_offset(LINE).min(dst.len());
@@ -208,6 +216,19 @@ pub(crate) fn stream(src: &[u8], dst: &mut [u8]) {
     first.copy_from_slice(&src[..head]);
     let (lines, last) = lines.as_chunks_mut::<LINE>();
     let (from, rest) = src[head..].as_chunks::<LINE>();
+    if simd::has_avx512() {
+        // SAFETY: it was just asked for.
+        unsafe { stream_whole_lines(from, lines) };
+    } else {
+        stream_lines(from, lines);
+    }
+    last.copy_from_slice(rest);
+}
+
+/// The lines of it, which are aligned.
+#[cfg(target_arch = "x86_64")]
+fn stream_lines(from: &[[u8; LINE]], lines: &mut [[u8; LINE]]) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
     for (to, from) in lines.iter_mut().zip(from) {
         let (to, from) = (to.as_mut_ptr().cast::<__m128i>(), from.as_ptr().cast::<__m128i>());
         for i in 0..LINE / size_of::<__m128i>() {
@@ -215,7 +236,17 @@ pub(crate) fn stream(src: &[u8], dst: &mut [u8]) {
             unsafe { _mm_stream_si128(to.add(i), _mm_loadu_si128(from.add(i))) };
         }
     }
-    last.copy_from_slice(rest);
+}
+
+/// The same, a line at a time.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn stream_whole_lines(from: &[[u8; LINE]], lines: &mut [[u8; LINE]]) {
+    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
+    for (to, from) in lines.iter_mut().zip(from) {
+        // SAFETY: a line each, and `to` is aligned to one.
+        unsafe { _mm512_stream_si512(to.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())) };
+    }
 }
 
 /// Copies `src` to `dst`: this architecture has no such stores in stable Rust.

@@ -13,7 +13,7 @@ mod tests;
 use crate::{
     caps::exceeds_caches,
     kernel::Output,
-    memory::{as_numbers_mut, fetch_ahead, stream},
+    memory::{as_bytes, as_numbers_mut, fetch_ahead, stream},
     numbers::{self, Real},
     simd::{run_widest_in, vector::Wide},
 };
@@ -239,6 +239,10 @@ impl<'a> Store<'a> {
         };
         if !self.streams {
             return numbers::write(dtype, x, row, at, self.overflow);
+        }
+        if let Some(x) = as_bytes(x).filter(|_| dtype == R::DTYPE) {
+            let first = at * size_of::<R>();
+            return stream(x, &mut row[first..first + x.len()]);
         }
         let mut stage = [0; STAGE];
         let some = (STAGE as u64 * 8 / u64::from(dtype.bits())) as usize;
