@@ -243,6 +243,9 @@ pub(crate) fn stretches<R: Real>(
     next: &[u8],
     part: impl Fn(std::ops::Range<usize>, Option<&[R]>, &mut [R]),
 ) {
+    if next.is_empty() {
+        return part(0..out.len(), x, out);
+    }
     let share = next.len() / out.len().div_ceil(STRETCH).max(1);
     for (s, out) in out.chunks_mut(STRETCH).enumerate() {
         fetch_ahead(&next[s * share..(s + 1) * share]);

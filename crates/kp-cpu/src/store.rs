@@ -122,6 +122,15 @@ impl<'a> Store<'a> {
         (!self.streams && self.format == Format::from(dtype)).then(|| unsafe { self.row(i) })
     }
 
+    /// Streams row `i`, which is all there is to storing it, as `codes`.
+    ///
+    /// # Safety
+    /// No other thread has the same row.
+    pub(crate) unsafe fn stream_codes(&self, i: u32, codes: &[u8]) {
+        // SAFETY: the caller's promise.
+        stream(codes, unsafe { self.row(i) });
+    }
+
     /// Stores unit `i`, whose rows lie one behind the other in `x`.
     ///
     /// # Safety

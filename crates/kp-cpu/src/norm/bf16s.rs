@@ -1,7 +1,7 @@
 //! Norms of rows of bf16 as rows of bf16, from registers to registers: numbers are widened each time they are read, and rounded
 //! by the instruction for it as they are stored.
 
-use crate::numbers::bf16s::store;
+use crate::{memory::fetch_ahead, numbers::bf16s::store};
 use kp_hal::op::NormKind;
 use std::arch::x86_64::{
     __m512, _mm256_loadu_si256, _mm512_add_ps, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_fmadd_ps,
@@ -15,12 +15,19 @@ const RUN: usize = 32;
 /// A run as codes.
 type Codes = [u8; 2 * RUN];
 
-/// `y` = norm of `x`, times `weight`, plus `bias`.
+/// `y` = norm of `x`, times `weight`, plus `bias`. Meanwhile `next`, which is read after it, is brought near.
 ///
 /// # Panics
 /// If their lengths differ.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) fn normalize(kind: NormKind, eps: f32, x: &[u8], weight: &[f32], bias: Option<&[f32]>, y: &mut [u8]) {
+pub(super) fn normalize(
+    kind: NormKind,
+    eps: f32,
+    x: &[u8],
+    (weight, bias): (&[f32], Option<&[f32]>),
+    next: &[u8],
+    y: &mut [u8],
+) {
     let n = weight.len() as f32;
     let (shift, factor) = match kind {
         NormKind::Layer => {
@@ -39,6 +46,8 @@ pub(super) fn normalize(kind: NormKind, eps: f32, x: &[u8], weight: &[f32], bias
     let (weights, weight_rest) = weight.as_chunks();
     let (biases, bias_rest) = bias.unwrap_or(&[]).as_chunks();
     for (i, ((x, y), weight)) in x.iter().zip(y).zip(weights).enumerate() {
+        // A line, as this is, if there is one.
+        fetch_ahead(next.get(i * size_of::<Codes>()..(i + 1) * size_of::<Codes>()).unwrap_or_default());
         put(x, by, weight, biases.get(i), y);
     }
     if !x_rest.is_empty() {

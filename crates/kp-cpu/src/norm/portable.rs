@@ -5,7 +5,9 @@ use crate::{
     memory::numbers_mut,
     numbers::{self, Real},
     portable::Portable,
-    rows::{Add, each_row, each_unit, lying, map, read, scratch_bytes, squares, sum, vector, with_real},
+    rows::{
+        Add, bytes_of, each_row, each_unit, lying, map, read, scratch_bytes, squares, stretches, sum, vector, with_real,
+    },
     simd::{
         run_widest,
         vector::{Vectors, Wide, WorkOn},
@@ -57,27 +59,35 @@ unsafe fn run<R: Wide>(p: &NormProblem, scratch: &mut [u8], args: &NormArgs<'_>)
     let (weights, biases) = numbers_mut(vectors).split_at_mut(vector_bytes(p) as usize / 2 / size_of::<R>());
     let weight = vector(p.weight, weight, cols, R::ONE, weights);
     let bias = p.bias.map(|_| vector(p.bias, bias, cols, R::ZERO, biases));
+    // What is in the caches comes as fast as it is asked for.
+    let next_of = |row: u32| if store.streams { bytes_of(&p.x, x, row + 1, (p.rows, p.cols)) } else { &[] };
     #[cfg(target_arch = "x86_64")]
     if p.x.dtype() == DType::Bf16
         && !p.residual
         && numbers::bf16s::are_here()
-        && !store.streams
         && store.format == DType::Bf16.into()
         && let Some(weight) = R::floats(weight)
     {
         let bias = bias.and_then(R::floats);
-        let row = |row: u32, _: &mut [R]| {
+        let row = |row: u32, room: &mut [R]| {
+            let next = next_of(row);
             let x = &x[2 * row as usize * p.x.ld as usize..][..2 * cols];
-            // SAFETY: a row is one thread's; the processor has what `bf16s` asks for.
+            // SAFETY: a row is one thread's; the processor has what `bf16s` asks for; any bits are a number.
             unsafe {
-                let y = store.codes_of(row, DType::Bf16).expect("nothing else is to be done");
-                super::bf16s::normalize(p.kind, p.eps.get(), x, weight, bias, y);
+                let normalize = |y: &mut [u8]| super::bf16s::normalize(p.kind, p.eps.get(), x, (weight, bias), next, y);
+                if let Some(y) = store.codes_of(row, DType::Bf16) {
+                    return normalize(y);
+                }
+                let y = &mut room.align_to_mut().1[..x.len()];
+                normalize(y);
+                store.stream_codes(row, y);
             }
         };
         // SAFETY: scratch and outputs are this launch's.
         return unsafe { each_unit(&store, scratch, row) };
     }
     let row = |row: u32, out: &mut [R]| {
+        let next = next_of(row);
         let x = if p.residual {
             add_residual(p, x, residual, &sums, row, out);
             None
@@ -88,7 +98,7 @@ unsafe fn run<R: Wide>(p: &NormProblem, scratch: &mut [u8], args: &NormArgs<'_>)
             }
             there
         };
-        R::run_widest(cols, Normalize { kind: p.kind, eps, x, weight, bias, out });
+        R::run_widest(cols, Normalize { kind: p.kind, eps, x, weight, bias, next, out });
     };
     // SAFETY: scratch and outputs are this launch's.
     unsafe { each_row(&store, scratch, row) };
@@ -106,13 +116,15 @@ struct Normalize<'a, R> {
     x: Option<&'a [R]>,
     weight: &'a [R],
     bias: Option<&'a [R]>,
+    /// The next row's bytes.
+    next: &'a [u8],
     out: &'a mut [R],
 }
 
 impl<R: Real> WorkOn<R> for Normalize<'_, R> {
     #[inline(always)]
     fn run_on<I: Vectors<R>>(self) {
-        let Self { kind, eps, x, weight, bias, out } = self;
+        let Self { kind, eps, x, weight, bias, next, out } = self;
         let s = x.unwrap_or(out);
         let n = R::from_f64(s.len() as f64);
         let (shift, factor) = match kind {
@@ -128,14 +140,16 @@ impl<R: Real> WorkOn<R> for Normalize<'_, R> {
                 (R::ZERO, R::ONE / if length < eps { eps } else { length })
             }
         };
-        // As long as the row, so that indices into them need no checks.
-        let weight = &weight[..out.len()];
+        // As long as the part, so that indices into them need no checks.
         match bias {
-            Some(bias) => {
-                let bias = &bias[..out.len()];
+            Some(bias) => stretches(x, out, next, |at, x, out| {
+                let (weight, bias) = (&weight[at.start..][..out.len()], &bias[at.start..][..out.len()]);
                 map(x, out, |i, x| (x - shift) * factor * weight[i] + bias[i]);
-            }
-            None => map(x, out, |i, x| (x - shift) * factor * weight[i]),
+            }),
+            None => stretches(x, out, next, |at, x, out| {
+                let weight = &weight[at.start..][..out.len()];
+                map(x, out, |i, x| (x - shift) * factor * weight[i]);
+            }),
         }
     }
 }
