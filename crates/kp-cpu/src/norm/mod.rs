@@ -3,6 +3,8 @@
 #[cfg(target_arch = "x86_64")]
 mod bf16s;
 mod portable;
+#[cfg(test)]
+mod tests;
 
 use crate::portable::Every;
 use kp_hal::{KernelList, op::Norm};
