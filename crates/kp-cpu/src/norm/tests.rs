@@ -16,11 +16,8 @@ fn launch(problem: &NormProblem, [x, weight, bias]: [&[u8]; 3], y_bytes: usize) 
     }
     queue.fill(to.slice_mut(), 0xaa).expect("fill");
     let plan = crate::KERNELS.norm[0].plan(&device, problem, Variant(0)).expect("a plan");
-    let args = NormArgs {
-        weight: Some(by.slice()),
-        bias: Some(plus.slice()),
-        ..NormArgs::new(from.slice(), to.slice_mut())
-    };
+    let args =
+        NormArgs { weight: Some(by.slice()), bias: Some(plus.slice()), ..NormArgs::new(from.slice(), to.slice_mut()) };
     plan.launch(&mut *queue, &args).expect("launch");
     let mut bytes = vec![0; y_bytes];
     queue.download(&mut bytes, to.slice()).expect("download");
