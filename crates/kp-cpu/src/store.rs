@@ -126,6 +126,7 @@ impl<'a> Store<'a> {
     ///
     /// # Safety
     /// No other thread has the same row.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe fn stream_codes(&self, i: u32, codes: &[u8]) {
         // SAFETY: the caller's promise.
         stream(codes, unsafe { self.row(i) });
