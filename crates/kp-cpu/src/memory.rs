@@ -218,16 +218,16 @@ pub(crate) fn stream(src: &[u8], dst: &mut [u8]) {
     let (from, rest) = src[head..].as_chunks::<LINE>();
     if simd::has_avx512() {
         // SAFETY: it was just asked for.
-        unsafe { stream_whole_lines(from, lines) };
+        unsafe { stream_by_lines(from, lines) };
     } else {
-        stream_lines(from, lines);
+        stream_by_quarters(from, lines);
     }
     last.copy_from_slice(rest);
 }
 
-/// The lines of it, which are aligned.
+/// The lines of it, which are aligned, in four stores each.
 #[cfg(target_arch = "x86_64")]
-fn stream_lines(from: &[[u8; LINE]], lines: &mut [[u8; LINE]]) {
+fn stream_by_quarters(from: &[[u8; LINE]], lines: &mut [[u8; LINE]]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
     for (to, from) in lines.iter_mut().zip(from) {
         let (to, from) = (to.as_mut_ptr().cast::<__m128i>(), from.as_ptr().cast::<__m128i>());
@@ -238,10 +238,10 @@ fn stream_lines(from: &[[u8; LINE]], lines: &mut [[u8; LINE]]) {
     }
 }
 
-/// The same, a line at a time.
+/// The same, a store for each.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn stream_whole_lines(from: &[[u8; LINE]], lines: &mut [[u8; LINE]]) {
+fn stream_by_lines(from: &[[u8; LINE]], lines: &mut [[u8; LINE]]) {
     use std::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
     for (to, from) in lines.iter_mut().zip(from) {
         // SAFETY: a line each, and `to` is aligned to one.
