@@ -80,7 +80,7 @@ pub(crate) struct Loops<const W: usize> {
     pub(crate) one_row: Loop<W>,
     /// [`HEIGHT`] rows by one.
     pub(crate) group: Loop<W>,
-    /// Whether what two groups read is asked of the second cache.
+    /// Whether what groups read is asked of the second cache.
     pub(crate) by_second: bool,
 }
 
