@@ -225,6 +225,19 @@ pub(crate) fn stream(src: &[u8], dst: &mut [u8]) {
     last.copy_from_slice(rest);
 }
 
+/// The same of numbers.
+///
+/// # Panics
+/// If the lengths differ.
+pub(crate) fn stream_numbers<T: Number>(src: &[T], dst: &mut [T]) {
+    let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
+    // SAFETY: numbers have no padding, and the borrows are passed on.
+    unsafe {
+        let from = std::slice::from_raw_parts(from, size_of_val(src));
+        stream(from, std::slice::from_raw_parts_mut(to, size_of_val(dst)));
+    }
+}
+
 /// The lines of it, which are aligned, in four stores each.
 #[cfg(target_arch = "x86_64")]
 fn stream_by_quarters(from: &[[u8; LINE]], lines: &mut [[u8; LINE]]) {

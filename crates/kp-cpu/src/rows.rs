@@ -1,14 +1,18 @@
 //! The loop of every row-wise op: read rows as numbers, compute, store them in a format.
 
+#[cfg(test)]
+pub(crate) mod streamed;
+
 use crate::{
     kernel::Output,
-    memory::{fetch_ahead, settle},
+    memory::{as_numbers_mut, fetch_ahead, settle, stream_numbers},
     numbers::{self, Real},
     simd::{Work, vector::Vectors},
     store::Store,
     threads,
 };
 use kp_hal::{DType, op::Rows};
+use std::ops::Range;
 
 /// Work below this many elements is not worth a second thread.
 const GRAIN: u64 = 16 << 10;
@@ -20,7 +24,7 @@ pub(crate) fn parts(units: u32, elements: u64) -> usize {
 }
 
 /// The units of part `part` of `parts`.
-pub(crate) fn units_of(part: usize, parts: usize, units: u32) -> std::ops::Range<u32> {
+pub(crate) fn units_of(part: usize, parts: usize, units: u32) -> Range<u32> {
     let at = |part: usize| (u64::from(units) * part as u64 / parts as u64) as u32;
     at(part)..at(part + 1)
 }
@@ -64,6 +68,62 @@ pub(crate) unsafe fn each_row<R: Real>(store: &Store<'_>, scratch: &mut [u8], ro
     };
     // SAFETY: the caller's promise.
     unsafe { each_unit(store, scratch, unit) };
+}
+
+/// The same for rows that [`Out::fill`] or [`stretches`] ends: what goes past the caches is stored as it is made, and takes no room in the first.
+///
+/// # Safety
+/// As [`each_row`].
+pub(crate) unsafe fn each_row_by_parts<R: Real>(
+    store: &Store<'_>,
+    scratch: &mut [u8],
+    row: impl Fn(u32, Out<'_, R>) + Sync,
+) {
+    if !store.streams_plainly(R::DTYPE) {
+        // SAFETY: the caller's promise.
+        return unsafe { each_row(store, scratch, |i, out| row(i, Out::of(out))) };
+    }
+    let unit = |i: u32, room: &mut [R]| {
+        // SAFETY: `each_unit` runs each unit, here a row, once.
+        unsafe {
+            if let Some(past) = as_numbers_mut(store.row(i)) {
+                return row(i, Out { room, past: Some(past) });
+            }
+            row(i, Out::of(room));
+            store.unit_of(i, room);
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { each_unit(store, scratch, unit) };
+}
+
+/// Where a row goes.
+pub(crate) struct Out<'a, R> {
+    /// The row's place or, if it goes elsewhere, room for what leads to it.
+    pub(crate) room: &'a mut [R],
+    /// Its place, past the caches.
+    past: Option<&'a mut [R]>,
+}
+
+impl<'a, R> Out<'a, R> {
+    pub(crate) fn of(room: &'a mut [R]) -> Self {
+        Self { room, past: None }
+    }
+}
+
+impl<R: Real> Out<'_, R> {
+    /// Stores the whole row, `N` numbers at a time: what `part(first, out)` leaves in `out`.
+    pub(crate) fn fill<const N: usize>(self, mut part: impl FnMut(usize, &mut [R])) {
+        let Some(past) = self.past else {
+            return self.room.chunks_mut(N).enumerate().for_each(|(i, out)| part(i * N, out));
+        };
+        let mut tile = Aligned([R::ZERO; N]);
+        for (i, past) in past.chunks_mut(N).enumerate() {
+            let tile = &mut tile.0[..past.len()];
+            part(i * N, tile);
+            stream_numbers(tile, past);
+        }
+    }
 }
 
 /// Runs `unit(i, room)` for every unit of `store`, in parallel; there is room for a unit.
@@ -234,27 +294,43 @@ pub(crate) fn map<R: Real>(x: Option<&[R]>, out: &mut [R], f: impl Fn(usize, R) 
     }
 }
 
-/// Runs `part(range, x, out)` for each stretch of a row, of `x` if there is one. Meanwhile `next`, which the thread reads
-/// after it, is brought near: computing on a row would leave memory idle otherwise.
+/// Runs `part(range, x, out)` for each stretch of a row: of `x`, or of what is in the room of `to` if there is none. Meanwhile `next`, which
+/// the thread reads after it, is brought near: computing on a row would leave memory idle otherwise.
 #[inline(always)]
 pub(crate) fn stretches<R: Real>(
     x: Option<&[R]>,
-    out: &mut [R],
+    to: Out<'_, R>,
     next: &[u8],
-    part: impl Fn(std::ops::Range<usize>, Option<&[R]>, &mut [R]),
+    part: impl Fn(Range<usize>, Option<&[R]>, &mut [R]),
 ) {
-    if next.is_empty() {
-        return part(0..out.len(), x, out);
-    }
-    let share = next.len() / out.len().div_ceil(STRETCH).max(1);
-    for (s, out) in out.chunks_mut(STRETCH).enumerate() {
+    let cols = to.room.len();
+    let share = next.len() / cols.div_ceil(STRETCH).max(1);
+    let ranges = (0..cols).step_by(STRETCH).map(|first| first..(first + STRETCH).min(cols)).enumerate();
+    let Some(past) = to.past else {
+        if next.is_empty() {
+            return part(0..cols, x, to.room);
+        }
+        for (s, range) in ranges {
+            fetch_ahead(&next[s * share..(s + 1) * share]);
+            part(range.clone(), x.map(|x| &x[range.clone()]), &mut to.room[range]);
+        }
+        return;
+    };
+    let mut tile = Aligned([R::ZERO; STRETCH]);
+    let x = x.unwrap_or(to.room);
+    for (s, range) in ranges {
         fetch_ahead(&next[s * share..(s + 1) * share]);
-        let range = s * STRETCH..s * STRETCH + out.len();
-        part(range.clone(), x.map(|x| &x[range]), out);
+        let tile = &mut tile.0[..range.len()];
+        part(range.clone(), Some(&x[range.clone()]), tile);
+        stream_numbers(tile, &mut past[range]);
     }
 }
 
-/// Numbers between two calls for what comes next.
+/// Starts with a line.
+#[repr(align(64))]
+struct Aligned<T>(T);
+
+/// Numbers that are computed, and stored, together.
 const STRETCH: usize = 256;
 
 /// The bytes of row `row`, none if there is no such row among the first `rows.0` of `rows.1` columns.

@@ -109,27 +109,16 @@ impl<'a> Store<'a> {
     /// # Safety
     /// No other thread has the same row.
     pub(crate) unsafe fn place<R: Real>(&self, i: u32) -> Option<&'a mut [R]> {
+        if self.streams || self.format != Format::from(R::DTYPE) {
+            return None;
+        }
         // SAFETY: the caller's promise.
-        as_numbers_mut(unsafe { self.codes_of(i, R::DTYPE) }?)
+        as_numbers_mut(unsafe { self.row(i) })
     }
 
-    /// The same as codes of `dtype`.
-    ///
-    /// # Safety
-    /// No other thread has the same row.
-    pub(crate) unsafe fn codes_of(&self, i: u32, dtype: DType) -> Option<&'a mut [u8]> {
-        // SAFETY: the caller's promise.
-        (!self.streams && self.format == Format::from(dtype)).then(|| unsafe { self.row(i) })
-    }
-
-    /// Streams row `i`, which is all there is to storing it, as `codes`.
-    ///
-    /// # Safety
-    /// No other thread has the same row.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) unsafe fn stream_codes(&self, i: u32, codes: &[u8]) {
-        // SAFETY: the caller's promise.
-        stream(codes, unsafe { self.row(i) });
+    /// Whether rows are numbers of `dtype`, and are written past the caches.
+    pub(crate) fn streams_plainly(&self, dtype: DType) -> bool {
+        self.streams && self.format == Format::from(dtype)
     }
 
     /// Stores unit `i`, whose rows lie one behind the other in `x`.
@@ -267,7 +256,7 @@ impl<'a> Store<'a> {
     ///
     /// # Safety
     /// No other thread has the same row.
-    unsafe fn row(&self, row: u32) -> &'a mut [u8] {
+    pub(crate) unsafe fn row(&self, row: u32) -> &'a mut [u8] {
         let bits = u64::from(self.format.dtype.bits());
         let first = (u64::from(row) * u64::from(self.ld) * bits / 8) as usize;
         let bytes = self.format.dtype.bytes(self.shape.1.into()) as usize;

@@ -5,7 +5,7 @@ use crate::{
     kernel::{Output, input, optional},
     numbers::{self, Real},
     portable::Portable,
-    rows::{Add, each_row, read, scratch_bytes, with_real},
+    rows::{Add, Out, each_row_by_parts, read, scratch_bytes, with_real},
     simd::{Work, run_widest},
     store::Store,
 };
@@ -45,10 +45,9 @@ unsafe fn run<R: Tail>(p: &ActivationProblem, scratch: &mut [u8], args: &Activat
     // SAFETY: as above.
     let (y, scales) = unsafe { (Output::new(&args.y), Output::optional(&args.y_scale)) };
     let store = Store::fused(p.y.format, (p.rows, p.cols), p.y.ld, y, scales, global).of_launch(p.x.dtype());
-    let row = |row: u32, out: &mut [R]| {
+    let row = |row: u32, out: Out<'_, R>| {
         let mut other = [R::ZERO; 2 * TILE];
-        for (tile, out) in out.chunks_mut(TILE).enumerate() {
-            let first = tile * TILE;
+        out.fill::<TILE>(|first, out| {
             match p.gate {
                 Gate::None => {
                     read(&p.x, x, row, first as u32, out);
@@ -79,10 +78,10 @@ unsafe fn run<R: Tail>(p: &ActivationProblem, scratch: &mut [u8], args: &Activat
                 numbers::read(dtype, residual, start, other);
                 run_widest(out.len(), Add { x: other, out });
             }
-        }
+        });
     };
     // SAFETY: scratch and outputs are this launch's.
-    unsafe { each_row(&store, scratch, row) };
+    unsafe { each_row_by_parts(&store, scratch, row) };
 }
 
 /// Multiplies one row by another.

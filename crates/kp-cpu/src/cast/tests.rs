@@ -99,3 +99,31 @@ fn numbers_are_rounded_once() {
         }
     }
 }
+
+#[test]
+fn runs_past_the_caches_are_those_that_stay_there() {
+    for text in [
+        "cast 1x301x1003 bf16:f32 x=row/1010 y=row/1007",
+        "cast 2x1003x151 f16:f32 x=col y=col/1005",
+        "cast 1x601x1003 e4m3:bf16",
+        "cast 1x601x1002 i4:f32",
+    ] {
+        let p: CastProblem = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+        let bytes = |m: &Matrix| m.dtype().bytes(m.span(p.rows, p.cols, p.batch)) as usize;
+        let x: Vec<u8> = (0..bytes(&p.x)).map(|i| (i * 37 % 101) as u8).collect();
+        let y = launch(&p, &x, bytes(&p.y) as u64);
+        let mut want = vec![0xaa; y.len()];
+        for batch in 0..p.batch {
+            for row in 0..p.rows {
+                for col in 0..p.cols {
+                    let number: f32 = numbers::get(p.x.dtype(), &x, at(&p.x, batch, row, col, p.rows));
+                    let size = p.y.dtype().bits() as usize / 8;
+                    let start = size * at(&p.y, batch, row, col, p.rows);
+                    numbers::write(p.y.dtype(), &[number], &mut want[start..start + size], 0, p.overflow);
+                }
+            }
+        }
+        let wrong = y.iter().zip(&want).position(|(got, want)| got != want);
+        assert_eq!(wrong, None, "{text}: byte of Y");
+    }
+}

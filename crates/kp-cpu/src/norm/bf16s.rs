@@ -1,19 +1,15 @@
 //! Norms of rows of bf16 as rows of bf16, from registers to registers: numbers are widened each time they are read, and rounded
 //! by the instruction for it as they are stored.
 
-use crate::{memory::fetch_ahead, numbers::bf16s::store};
+use crate::{
+    memory::fetch_ahead,
+    numbers::bf16s::{Codes, RUN, Row, filled, number, vectors, widened},
+};
 use kp_hal::op::NormKind;
 use std::arch::x86_64::{
-    __m512, _mm256_loadu_si256, _mm512_add_ps, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32,
+    __m512, _mm512_add_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_set1_ps, _mm512_setzero_ps,
     _mm512_sub_ps,
 };
-
-/// Numbers of two vectors, which are stored together.
-const RUN: usize = 32;
-
-/// A run as codes.
-type Codes = [u8; 2 * RUN];
 
 /// `y` = norm of `x`, times `weight`, plus `bias`. Meanwhile `next`, which is read after it, is brought near.
 ///
@@ -26,7 +22,7 @@ pub(super) fn normalize(
     x: &[u8],
     (weight, bias): (&[f32], Option<&[f32]>),
     next: &[u8],
-    y: &mut [u8],
+    y: Row<'_>,
 ) {
     let n = weight.len() as f32;
     let (shift, factor) = match kind {
@@ -42,36 +38,39 @@ pub(super) fn normalize(
         }
     };
     let by = (_mm512_set1_ps(shift), _mm512_set1_ps(factor));
-    let ((x, x_rest), (y, y_rest)) = (x.as_chunks(), y.as_chunks_mut());
-    let (weights, weight_rest) = weight.as_chunks();
+    let ((x, x_rest), (weights, weight_rest)) = (x.as_chunks(), weight.as_chunks());
     let (biases, bias_rest) = bias.unwrap_or(&[]).as_chunks();
-    for (i, ((x, y), weight)) in x.iter().zip(y).zip(weights).enumerate() {
+    let whole = |i: usize| {
         // A line, as this is, if there is one.
         fetch_ahead(next.get(i * size_of::<Codes>()..(i + 1) * size_of::<Codes>()).unwrap_or_default());
-        put(x, by, weight, biases.get(i), y);
-    }
-    if !x_rest.is_empty() {
-        let mut last = [0; 2 * RUN];
+        normalized(&x[i], by, &weights[i], biases.get(i))
+    };
+    let rest = || {
         let bias = bias.map(|_| filled(bias_rest, 0.0));
-        put(&filled(x_rest, 0), by, &filled(weight_rest, 0.0), bias.as_ref(), &mut last);
-        y_rest.copy_from_slice(&last[..y_rest.len()]);
-    }
+        normalized(&filled(x_rest, 0), by, &filled(weight_rest, 0.0), bias.as_ref())
+    };
+    y.write(whole, rest);
 }
 
-/// `y` = (x − shift) · factor · weight + bias.
+/// (x − shift) · factor · weight + bias.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-fn put(x: &Codes, (shift, factor): (__m512, __m512), weight: &[f32; RUN], bias: Option<&[f32; RUN]>, y: &mut Codes) {
-    let (mut out, weights) = (widened(x), vectors(weight));
-    for (out, weight) in out.iter_mut().zip(weights) {
-        *out = _mm512_mul_ps(_mm512_mul_ps(_mm512_sub_ps(*out, shift), factor), weight);
+#[target_feature(enable = "avx512f")]
+fn normalized(
+    x: &Codes,
+    (shift, factor): (__m512, __m512),
+    weight: &[f32; RUN],
+    bias: Option<&[f32; RUN]>,
+) -> [__m512; 2] {
+    let (mut y, weights) = (widened(x), vectors(weight));
+    for (y, weight) in y.iter_mut().zip(weights) {
+        *y = _mm512_mul_ps(_mm512_mul_ps(_mm512_sub_ps(*y, shift), factor), weight);
     }
     if let Some(bias) = bias {
-        for (out, bias) in out.iter_mut().zip(vectors(bias)) {
-            *out = _mm512_add_ps(*out, bias);
+        for (y, bias) in y.iter_mut().zip(vectors(bias)) {
+            *y = _mm512_add_ps(*y, bias);
         }
     }
-    store(out, y);
+    y
 }
 
 /// The sum of x − `shift`, or of its squares.
@@ -85,7 +84,7 @@ fn sum<const SQUARED: bool>(x: &[u8], shift: f32) -> f32 {
     // Four chains of additions, so that none waits long for the one before.
     let zero = _mm512_setzero_ps();
     let (mut a, mut b, mut c, mut d) = (zero, zero, zero, zero);
-    let (runs, rest) = x.as_chunks::<{ 2 * RUN }>();
+    let (runs, rest) = x.as_chunks::<{ size_of::<Codes>() }>();
     let (pairs, last) = runs.as_chunks::<2>();
     for [first, second] in pairs {
         let ([x, y], [z, w]) = (widened(first), widened(second));
@@ -97,38 +96,7 @@ fn sum<const SQUARED: bool>(x: &[u8], shift: f32) -> f32 {
     }
     let whole = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, c), _mm512_add_ps(b, d)));
     rest.as_chunks().0.iter().fold(whole, |sum, &code| {
-        let x = f32::from_bits(u32::from(u16::from_le_bytes(code)) << 16) - shift;
+        let x = number(code) - shift;
         sum + if SQUARED { x * x } else { x }
     })
-}
-
-/// Numbers that codes stand for.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn widened(codes: &Codes) -> [__m512; 2] {
-    let (low, high) = codes.split_at(RUN);
-    [half(low), half(high)]
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn half(codes: &[u8]) -> __m512 {
-    assert_eq!(codes.len(), RUN);
-    // SAFETY: sixteen codes.
-    let codes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
-    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(codes)))
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn vectors(x: &[f32; RUN]) -> [__m512; 2] {
-    // SAFETY: sixteen numbers each.
-    unsafe { [_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x[RUN / 2..].as_ptr())] }
-}
-
-/// What there is of a run, and `pad`.
-fn filled<T: Copy, const N: usize>(there: &[T], pad: T) -> [T; N] {
-    let mut all = [pad; N];
-    all[..there.len()].copy_from_slice(there);
-    all
 }

@@ -6,7 +6,8 @@ use crate::{
     numbers::{self, Real},
     portable::Portable,
     rows::{
-        Add, bytes_of, each_row, each_unit, lying, map, read, scratch_bytes, squares, stretches, sum, vector, with_real,
+        Add, Out, bytes_of, each_row_by_parts, each_unit, lying, map, read, scratch_bytes, squares, stretches, sum,
+        vector, with_real,
     },
     simd::{
         run_widest,
@@ -69,39 +70,34 @@ unsafe fn run<R: Wide>(p: &NormProblem, scratch: &mut [u8], args: &NormArgs<'_>)
         && let Some(weight) = R::floats(weight)
     {
         let bias = bias.and_then(R::floats);
-        let row = |row: u32, room: &mut [R]| {
+        let row = |row: u32, _: &mut [R]| {
             let next = next_of(row);
             let x = &x[2 * row as usize * p.x.ld as usize..][..2 * cols];
-            // SAFETY: a row is one thread's; the processor has what `bf16s` asks for; any bits are a number.
+            // SAFETY: a row is one thread's; the processor has what `bf16s` asks for.
             unsafe {
-                let normalize = |y: &mut [u8]| super::bf16s::normalize(p.kind, p.eps.get(), x, (weight, bias), next, y);
-                if let Some(y) = store.codes_of(row, DType::Bf16) {
-                    return normalize(y);
-                }
-                let y = &mut room.align_to_mut().1[..x.len()];
-                normalize(y);
-                store.stream_codes(row, y);
+                let y = numbers::bf16s::Row { codes: store.row(row), streams: store.streams };
+                super::bf16s::normalize(p.kind, p.eps.get(), x, (weight, bias), next, y);
             }
         };
         // SAFETY: scratch and outputs are this launch's.
         return unsafe { each_unit(&store, scratch, row) };
     }
-    let row = |row: u32, out: &mut [R]| {
+    let row = |row: u32, out: Out<'_, R>| {
         let next = next_of(row);
         let x = if p.residual {
-            add_residual(p, x, residual, &sums, row, out);
+            add_residual(p, x, residual, &sums, row, out.room);
             None
         } else {
             let there = lying(&p.x, x, row, 0, cols);
             if there.is_none() {
-                read(&p.x, x, row, 0, out);
+                read(&p.x, x, row, 0, out.room);
             }
             there
         };
         R::run_widest(cols, Normalize { kind: p.kind, eps, x, weight, bias, next, out });
     };
     // SAFETY: scratch and outputs are this launch's.
-    unsafe { each_row(&store, scratch, row) };
+    unsafe { each_row_by_parts(&store, scratch, row) };
 }
 
 /// Weight and bias as numbers.
@@ -109,7 +105,7 @@ fn vector_bytes(p: &NormProblem) -> u64 {
     2 * (u64::from(p.cols) * size_of::<f64>() as u64).next_multiple_of(64)
 }
 
-/// One row: `x`, or what `out` holds.
+/// One row: `x`, or what the room of `out` holds.
 struct Normalize<'a, R> {
     kind: NormKind,
     eps: R,
@@ -118,14 +114,14 @@ struct Normalize<'a, R> {
     bias: Option<&'a [R]>,
     /// The next row's bytes.
     next: &'a [u8],
-    out: &'a mut [R],
+    out: Out<'a, R>,
 }
 
 impl<R: Real> WorkOn<R> for Normalize<'_, R> {
     #[inline(always)]
     fn run_on<I: Vectors<R>>(self) {
         let Self { kind, eps, x, weight, bias, next, out } = self;
-        let s = x.unwrap_or(out);
+        let s = x.unwrap_or(out.room);
         let n = R::from_f64(s.len() as f64);
         let (shift, factor) = match kind {
             NormKind::Layer => {
