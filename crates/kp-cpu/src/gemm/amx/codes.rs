@@ -126,10 +126,9 @@ impl Codes {
                 before();
                 let by = [&scales[row * ENTRIES..], &zeros[row * ENTRIES..]];
                 self.some_lines::<1, true>(columns.column(o), by, |i, [bf16]| {
-                    let there = some.len() - i * ELEMENTS;
                     // The last byte may hold something else's code.
-                    let rest = || _mm512_maskz_mov_epi16(!(u32::MAX << there), bf16);
-                    store(row, line + i, if there < ELEMENTS { rest() } else { bf16 });
+                    let rest = || _mm512_maskz_mov_epi16(!(u32::MAX << (some.len() % ELEMENTS)), bf16);
+                    store(row, line + i, if i < some.len() / ELEMENTS { bf16 } else { rest() });
                 });
             }
         }
@@ -225,6 +224,12 @@ impl Codes {
                 }
             }
             // A loop for each kind, so that no line asks.
+            Kind::Eight { signed: true } if ROUNDED && !self.scaled => {
+                each(codes, |i, codes| {
+                    let [first, last] = eight::<true>(codes);
+                    store(i, [rounded(first, last); N]);
+                });
+            }
             Kind::Eight { signed: true } if ROUNDED => {
                 self.rounded_lines::<N, _, true>(codes, by, |codes: &_| eight::<true>(codes), store);
             }

@@ -105,10 +105,13 @@ impl Lines {
         (soon, of_soon): (Range<usize>, Range<usize>),
         out: &mut [u8],
     ) {
+        // Asked once, and not of each line.
+        let steps = self.steps(side, inner.len());
+        assert!(outer.len() <= BLOCK && out.len() >= steps * STEP_BYTES, "room for a block");
         let store = |out: &mut [u8], row: usize, step: usize, line: __m512i| {
-            let out = &mut out[step * STEP_BYTES + row * ROW_BYTES..][..ROW_BYTES];
-            // SAFETY: 64 bytes.
-            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), line) };
+            debug_assert!(row < BLOCK && step < steps, "a line of the block");
+            // SAFETY: the block has that line.
+            unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(step * STEP_BYTES + row * ROW_BYTES).cast(), line) };
         };
         let columns = Columns::of(side, batch, inner.clone());
         let there = outer.len();
@@ -178,16 +181,20 @@ impl Lines {
                 }
             }
         }
-        let per_line = match self {
+        for r in there..BLOCK {
+            (0..steps).for_each(|s| store(out, r, s, _mm512_setzero_si512()));
+        }
+    }
+
+    /// Lines of `elements` elements of a row.
+    fn steps(self, side: &Side<'_>, elements: usize) -> usize {
+        let of_line = match self {
             Self::Same => 8 * ROW_BYTES / side.matrix.dtype().bits() as usize,
             Self::Pairs(_) => ROW_BYTES,
             Self::Codes(_) => ROW_BYTES / 2,
             Self::Numbers { dtype, .. } => 8 * ROW_BYTES / dtype.bits() as usize,
         };
-        let lines = inner.len().div_ceil(per_line);
-        for r in there..BLOCK {
-            (0..lines).for_each(|s| store(out, r, s, _mm512_setzero_si512()));
-        }
+        elements.div_ceil(of_line)
     }
 }
 
