@@ -298,7 +298,7 @@ pub(crate) fn ask_again(at: *const u8) {
 /// Asks for `bytes` to be brought near, to the second cache.
 #[inline(always)]
 pub(crate) fn fetch_ahead(bytes: &[u8]) {
-    bytes.chunks(LINE).for_each(|line| prefetch::<2>(line.as_ptr()));
+    (0..bytes.len()).step_by(LINE).for_each(|at| prefetch::<2>(bytes.as_ptr().wrapping_add(at)));
 }
 
 /// Orders what this thread streamed before all it writes from here on.

@@ -116,15 +116,22 @@ impl Codes {
         mut before: impl FnMut(),
         mut store: impl FnMut(usize, usize, __m512i),
     ) {
-        let (mut scales, mut zeros) = ([1.0; BLOCK * ENTRIES], [0.0; BLOCK * ENTRIES]);
+        const ONE: [[f32; ENTRIES]; 2] = [[1.0; ENTRIES], [0.0; ENTRIES]];
+        // Filling them takes as long as a row of lines.
+        let mut of_rows = if self.scaled { Some([[0.0; BLOCK * ENTRIES]; 2]) } else { None };
         for first in inner.clone().step_by(LINE) {
             let some = first..(first + LINE).min(inner.end);
-            self.scales(side, batch, outer.clone(), some.clone(), [&mut scales, &mut zeros]);
+            if let Some([scales, zeros]) = &mut of_rows {
+                self.scales(side, batch, outer.clone(), some.clone(), [scales, zeros]);
+            }
             let line = (first - inner.start) / ELEMENTS;
             let columns = Columns::of(side, batch, some.clone());
             for (row, o) in outer.clone().enumerate() {
                 before();
-                let by = [&scales[row * ENTRIES..], &zeros[row * ENTRIES..]];
+                let by = match &of_rows {
+                    Some([scales, zeros]) => [&scales[row * ENTRIES..], &zeros[row * ENTRIES..]],
+                    None => [&ONE[0][..], &ONE[1]],
+                };
                 self.some_lines::<1, true>(columns.column(o), by, |i, [bf16]| {
                     // The last byte may hold something else's code.
                     let rest = || _mm512_maskz_mov_epi16(!(u32::MAX << (some.len() % ELEMENTS)), bf16);
@@ -196,7 +203,9 @@ impl Codes {
                 let is_new = self.scaled && self.share <= ELEMENTS;
                 let (whole, rest) = codes.as_chunks::<{ ELEMENTS / 2 }>();
                 let mut end = [0; ELEMENTS / 2];
-                end[..rest.len()].copy_from_slice(rest);
+                if !rest.is_empty() {
+                    end[..rest.len()].copy_from_slice(rest);
+                }
                 // No closure has the body, in which the table stays in registers.
                 let by = scales.iter().zip(zeros).enumerate().take(codes.len().div_ceil(ELEMENTS / 2));
                 for (i, (&scales, &zeros)) in by {
@@ -342,7 +351,9 @@ impl Codes {
 fn each<const BYTES: usize>(codes: &[u8], mut make: impl FnMut(usize, &[u8; BYTES])) {
     let (whole, rest) = codes.as_chunks::<BYTES>();
     let mut last = [0; BYTES];
-    last[..rest.len()].copy_from_slice(rest);
+    if !rest.is_empty() {
+        last[..rest.len()].copy_from_slice(rest);
+    }
     for i in 0..codes.len().div_ceil(BYTES) {
         make(i, whole.get(i).unwrap_or(&last));
     }
