@@ -97,9 +97,9 @@ impl Codes {
     /// Cycles that a code takes to become part of a line, as measured from memory on an Emerald Rapids core.
     pub(crate) fn cycles(&self) -> f64 {
         match (self.kind, self.scaled) {
-            (Kind::Float(_), false) => 0.6,
-            (Kind::Four(_), _) => 0.6,
-            (_, false) => 0.3,
+            (Kind::Four(_), _) => 0.55,
+            (Kind::Float(_), false) => 0.3,
+            (_, false) => 0.25,
             (_, true) => 0.5,
         }
     }
