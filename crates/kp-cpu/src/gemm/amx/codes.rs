@@ -97,10 +97,10 @@ impl Codes {
     /// Cycles that a code takes to become part of a line, as measured from memory on an Emerald Rapids core.
     pub(crate) fn cycles(&self) -> f64 {
         match (self.kind, self.scaled) {
-            (Kind::Four(_), _) => 0.55,
+            (Kind::Four(_), _) => 0.45,
             (Kind::Float(_), false) => 0.3,
             (_, false) => 0.25,
-            (_, true) => 0.5,
+            (_, true) => 0.4,
         }
     }
 

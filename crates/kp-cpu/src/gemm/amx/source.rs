@@ -127,6 +127,8 @@ pub(crate) fn estimate(
     let whole = |n: f64, multiple: usize| (n / multiple as f64).ceil() * multiple as f64;
     let columns = (panels.count() * BLOCK) as f64;
     let multiply = 2.0 * items * whole(rows / items.max(1.0), units.rows()) * columns * whole(k, holds.elements());
+    // Of one tile of rows the second half is no work.
+    let multiply = if units == Units::Tiles && rows <= items * ROWS as f64 { multiply / 2.0 } else { multiply };
     let parts = if holds == Holds::Bf16 { parts_of(&spec.a, spec.k, 0) } else { 1 };
     let multiply = match parts {
         1 => multiply / units.rate(caps, holds),
@@ -150,11 +152,7 @@ pub(crate) fn estimate(
     let times = (f64::from(spec.m) / MOST_ROWS as f64).ceil();
     let seconds = |cycles: f64| cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
     let secs = match few_share(spec, source, holds, rows / items.max(1.0)).filter(|_| units == Units::Tiles) {
-        Some(share) => {
-            // Of one tile of rows the second half is no work.
-            let multiply = if rows <= items * ROWS as f64 { multiply / 2.0 } else { multiply };
-            overlapped(Nanos::from_secs(memory.as_secs() / share), multiply + seconds(k * rows * of_a))
-        }
+        Some(share) => overlapped(Nanos::from_secs(memory.as_secs() / share), multiply + seconds(k * rows * of_a)),
         None => multiply + seconds(k * (rows * of_a + items * columns * of_b * times)).max(memory.as_secs() / 0.8),
     };
     Nanos::from_secs(secs + 3e-6 * items)
