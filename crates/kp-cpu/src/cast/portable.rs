@@ -253,29 +253,25 @@ impl<T: Through> One<'_, T> {
     /// As [`Self::copy`].
     unsafe fn straight(&self, batch: usize, (row, col): (usize, usize), len: usize) {
         let [x, y] = [&self.spec.x, &self.spec.y].map(|matrix| place(matrix, batch, row, col, self.spec.rows));
+        let mut stage = if self.streams { Some([0; STAGE]) } else { None };
+        let mut put = |at: usize, run: &[T::Element]| match &mut stage {
+            Some(stage) => {
+                for (x, at) in run.chunks(RUN).zip((at..).step_by(RUN)) {
+                    // SAFETY: passed on; pieces of a run are stored one after the other.
+                    unsafe { self.stream(at, x, stage) };
+                }
+            }
+            // SAFETY: as above.
+            None => unsafe { self.store(at, run) },
+        };
         if let Some(run) = self.through.lying(self.x, x, len) {
-            if !self.streams {
-                // SAFETY: passed on.
-                return unsafe { self.store(y, run) };
-            }
-            let mut stage = [0; STAGE];
-            for (i, some) in run.chunks(RUN).enumerate() {
-                // SAFETY: passed on; pieces of a run are stored one after the other.
-                unsafe { self.stream(y + i * RUN, some, &mut stage) };
-            }
-            return;
+            return put(y, run);
         }
-        let (mut some, mut stage) = ([T::Element::default(); RUN], [0; STAGE]);
+        let mut some = [T::Element::default(); RUN];
         for first in (0..len).step_by(RUN) {
             let some = &mut some[..RUN.min(len - first)];
             self.through.load(self.x, x + first, some);
-            // SAFETY: as above.
-            unsafe {
-                match self.streams {
-                    true => self.stream(y + first, some, &mut stage),
-                    false => self.store(y + first, some),
-                }
-            };
+            put(y + first, some);
         }
     }
 

@@ -6,8 +6,8 @@ use crate::{
     numbers::{self, Real},
     portable::Portable,
     rows::{
-        Add, Out, bytes_of, each_row_by_parts, each_unit, lying, map, read, scratch_bytes, squares, stretches, sum,
-        vector, with_real,
+        Add, Out, bytes_of, each_row_by_parts, lying, map, read, scratch_bytes, squares, stretches, sum, vector,
+        with_real,
     },
     simd::{
         run_widest,
@@ -80,7 +80,7 @@ unsafe fn run<R: Wide>(p: &NormProblem, scratch: &mut [u8], args: &NormArgs<'_>)
             }
         };
         // SAFETY: scratch and outputs are this launch's.
-        return unsafe { each_unit(&store, scratch, row) };
+        return unsafe { crate::rows::each_unit(&store, scratch, row) };
     }
     let row = |row: u32, out: Out<'_, R>| {
         let next = next_of(row);

@@ -24,8 +24,8 @@ pub(super) fn share(scale: f32, x: &[u8], next: &[u8], room: &mut [f32], y: Row<
         }
     };
     let mut sums = [_mm512_setzero_ps(); 2];
-    let ((runs, rest), (powers, powers_rest)) = (x.as_chunks(), room.as_chunks_mut());
-    for (i, (x, powers)) in runs.iter().zip(powers).enumerate() {
+    let (runs, rest) = x.as_chunks();
+    for (i, (x, powers)) in runs.iter().zip(room.as_chunks_mut().0).enumerate() {
         fetch_ahead(next.get(i * size_of::<Codes>()..(i + 1) * size_of::<Codes>()).unwrap_or_default());
         powers_of(x, powers);
         let [low, high] = vectors(powers);
@@ -34,8 +34,7 @@ pub(super) fn share(scale: f32, x: &[u8], next: &[u8], room: &mut [f32], y: Row<
     let mut last = [0.0; RUN];
     if !rest.is_empty() {
         powers_of(&padded(rest), &mut last);
-        last[powers_rest.len()..].fill(0.0);
-        powers_rest.copy_from_slice(&last[..powers_rest.len()]);
+        last[rest.len() / 2..].fill(0.0);
     }
     let [low, high] = vectors(&last);
     sums = [_mm512_add_ps(sums[0], low), _mm512_add_ps(sums[1], high)];

@@ -2,12 +2,8 @@
 
 use crate::{
     kernel::{Output, input},
-    numbers::bf16s,
     portable::Portable,
-    rows::{
-        Out, bytes_of, each_row_by_parts, each_unit, largest, lying, map, read, scratch_bytes, stretches, sum,
-        with_real,
-    },
+    rows::{Out, bytes_of, each_row_by_parts, largest, lying, map, read, scratch_bytes, stretches, sum, with_real},
     simd::{
         arith::Arith,
         vector::{Vectors, Wide, WorkOn},
@@ -43,17 +39,17 @@ unsafe fn run<R: Arith + Wide>(p: &SoftmaxProblem, scratch: &mut [u8], args: &So
     let store = Store::fused(p.y.format, (p.rows, p.cols), p.y.ld, y, Output::of(&mut []), &[]).of_launch(p.x.dtype());
     let next_of = |row: u32| bytes_of(&p.x, bytes, row + 1, (p.rows, p.cols));
     #[cfg(target_arch = "x86_64")]
-    if p.x.dtype() == DType::Bf16 && !p.log && bf16s::are_here() && store.format == DType::Bf16.into() {
+    if p.x.dtype() == DType::Bf16 && !p.log && crate::numbers::bf16s::are_here() && store.format == DType::Bf16.into() {
         let row = |row: u32, room: &mut [f32]| {
             let x = bytes_of(&p.x, bytes, row, (p.rows, p.cols));
             // SAFETY: a row is one thread's; the processor has what `bf16s` asks for.
             unsafe {
-                let y = bf16s::Row { codes: store.row(row), streams: store.streams };
+                let y = crate::numbers::bf16s::Row { codes: store.row(row), streams: store.streams };
                 super::bf16s::share(p.scale.get(), x, next_of(row), room, y);
             }
         };
         // SAFETY: scratch and output are this launch's.
-        return unsafe { each_unit(&store, scratch, row) };
+        return unsafe { crate::rows::each_unit(&store, scratch, row) };
     }
     let row = |row: u32, out: Out<'_, R>| {
         let next = next_of(row);
