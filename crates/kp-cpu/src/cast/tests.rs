@@ -1,24 +1,16 @@
 //! Casts against element-by-element loops.
 
-use crate::{numbers, numbers::Real};
+use crate::{numbers, numbers::Real, rows::streamed};
 use kp_hal::{
-    DType, MemoryKind,
+    DType, Variant,
     op::{CastArgs, CastProblem, Matrix},
 };
 
 fn launch(problem: &CastProblem, x: &[u8], y_bytes: u64) -> Vec<u8> {
-    let device = crate::BACKEND.open(0).expect("the processor is there");
-    let mut queue = device.clone().queue().expect("a queue");
-    let buffer = |bytes| device.clone().alloc(bytes, MemoryKind::Device).expect("memory");
-    let (mut from, mut to) = (buffer(x.len() as u64), buffer(y_bytes));
-    queue.upload(from.slice_mut(), x).expect("upload");
-    queue.fill(to.slice_mut(), 0xaa).expect("fill");
-    let kernel = crate::KERNELS.cast[0];
-    let plan = kernel.plan(&device, problem, kp_hal::Variant(0)).expect("a plan");
-    plan.launch(&mut *queue, &CastArgs::new(from.slice(), to.slice_mut())).expect("launch");
-    let mut bytes = vec![0; y_bytes as usize];
-    queue.download(&mut bytes, to.slice()).expect("download");
-    bytes
+    streamed::launch([x], y_bytes as usize, |device, queue, [x], y| {
+        let plan = crate::KERNELS.cast[0].plan(device, problem, Variant(0)).expect("a plan");
+        plan.launch(queue, &CastArgs::new(x, y)).expect("launch");
+    })
 }
 
 fn at(m: &Matrix, batch: u32, row: u32, col: u32, rows: u32) -> usize {
