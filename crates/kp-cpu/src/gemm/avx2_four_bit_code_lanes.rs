@@ -142,9 +142,13 @@ impl Groups {
 impl Meet for Groups {
     const WIDE: bool = false;
 
+    type Held = ();
+
     fn rows(&self) -> Rows {
         self.rows
     }
+
+    fn hold(&self) {}
 
     fn bytes(&self) -> usize {
         let [codes, shares] = self.lens();
@@ -210,11 +214,11 @@ impl Meet for Groups {
     unsafe fn multiply(
         &self,
         a: &[u8],
-        group: usize,
-        steps: Range<usize>,
+        (group, steps): (usize, Range<usize>),
         columns: Turned<'_>,
         _: Option<Later<'_, '_>>,
         sums: &mut [Each<f32>],
+        (): &(),
     ) {
         let Turned { codes, shared, scales, .. } = columns;
         // SAFETY: passed on.

@@ -113,9 +113,13 @@ impl Numbers {
 impl Meet for Numbers {
     const WIDE: bool = false;
 
+    type Held = ();
+
     fn rows(&self) -> Rows {
         self.rows.rows
     }
+
+    fn hold(&self) {}
 
     fn bytes(&self) -> usize {
         self.rows.bytes()
@@ -138,11 +142,11 @@ impl Meet for Numbers {
     unsafe fn multiply(
         &self,
         a: &[u8],
-        group: usize,
-        steps: Range<usize>,
+        (group, steps): (usize, Range<usize>),
         columns: Turned<'_>,
         _: Option<Later<'_, '_>>,
         sums: &mut [Each<f32>],
+        (): &(),
     ) {
         // SAFETY: passed on.
         unsafe { (self.multiply)(self.rows.part(a, group, steps), columns.codes, sums) };

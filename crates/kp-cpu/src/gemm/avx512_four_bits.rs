@@ -77,7 +77,7 @@ type Loop = unsafe fn(
 );
 
 /// Rows of numbers.
-struct Numbers {
+pub(crate) struct Numbers {
     rows: NumberRows,
     table: Box<Table>,
     multiply: Loop,
@@ -85,7 +85,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn new(spec: &GemmSpec, share: usize) -> Self {
+    pub(crate) fn new(spec: &GemmSpec, share: usize) -> Self {
         let rows = Rows::of(spec.m as usize, MOST);
         let multiply = match rows.height {
             2 => lanes::<2> as Loop,
@@ -98,9 +98,13 @@ impl Numbers {
 }
 
 impl Meet for Numbers {
+    type Held = ();
+
     fn rows(&self) -> Rows {
         self.rows.rows
     }
+
+    fn hold(&self) {}
 
     fn bytes(&self) -> usize {
         self.rows.bytes()
@@ -113,11 +117,11 @@ impl Meet for Numbers {
     unsafe fn multiply(
         &self,
         a: &[u8],
-        group: usize,
-        steps: Range<usize>,
+        (group, steps): (usize, Range<usize>),
         columns: Turned<'_>,
         later: Option<Later<'_, '_>>,
         sums: &mut [Each<f32>],
+        (): &(),
     ) {
         let Turned { codes, shared, scales, shifts } = columns;
         let a = self.rows.part(a, group, steps);

@@ -7,6 +7,8 @@ pub(crate) mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
 mod amx_f32;
 #[cfg(target_arch = "x86_64")]
+mod amx_four_bits;
+#[cfg(target_arch = "x86_64")]
 mod amx_int8;
 #[cfg(target_arch = "x86_64")]
 mod avx2_code_tiles;
@@ -84,6 +86,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &vnni_few_rows::VnniFewRows,
     &vnni_few_panels::VnniFewPanels,
     &avx512_few_pairs::Avx512FewPairs,
+    &amx_four_bits::AmxFourBits,
     &avx512_few_rows::Avx512FewRows,
     &avx512_four_bits::Avx512FourBits,
     &avx512_few_panels::Avx512FewPanels,

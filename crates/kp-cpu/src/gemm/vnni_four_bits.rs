@@ -128,9 +128,13 @@ impl Groups {
 }
 
 impl Meet for Groups {
+    type Held = ();
+
     fn rows(&self) -> Rows {
         self.rows
     }
+
+    fn hold(&self) {}
 
     fn bytes(&self) -> usize {
         let [codes, shares] = self.lens();
@@ -177,11 +181,11 @@ impl Meet for Groups {
     unsafe fn multiply(
         &self,
         a: &[u8],
-        group: usize,
-        steps: Range<usize>,
+        (group, steps): (usize, Range<usize>),
         columns: Turned<'_>,
         later: Option<Later<'_, '_>>,
         sums: &mut [Each<f32>],
+        (): &(),
     ) {
         let first = (group * self.bytes.steps() + steps.start) * self.rows.height;
         let all = self.parts(a);

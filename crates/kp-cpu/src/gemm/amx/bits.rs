@@ -19,7 +19,7 @@ pub(super) fn is_late(matrix: &Matrix, inner: u32) -> bool {
 }
 
 /// How an operand is unpacked then.
-pub(super) fn scaling(matrix: &Matrix, inner: u32) -> Scaling {
+pub(crate) fn scaling(matrix: &Matrix, inner: u32) -> Scaling {
     if is_late(matrix, inner) { Scaling::Left } else { Scaling::Applied }
 }
 

@@ -5,8 +5,8 @@
 
 use super::{
     convert::{
-        E4M3, E5M2, Floats, all_pairs, by_turns, eight, eight_apart, f16, f16_apart, float, load, of_bf16, of_halves,
-        parts, places, rounded,
+        E4M3, E5M2, Floats, all_pairs, by_turns, eight, eight_apart, f16, f16_apart, float, in_halves, load, nibbles,
+        of_bf16, of_halves, parts, rounded,
     },
     lines::BLOCK,
     parts::pairs as pairs_of,
@@ -94,6 +94,11 @@ impl Codes {
         })
     }
 
+    /// Elements that share an entry of the lists of scales and zero points.
+    pub(crate) fn entry(&self) -> usize {
+        if matches!(self.kind, Kind::Four(_)) && self.share.is_multiple_of(ELEMENTS) { ELEMENTS } else { SHARE }
+    }
+
     /// Cycles that a code takes to become part of a line, as measured from memory on an Emerald Rapids core.
     pub(crate) fn cycles(&self) -> f64 {
         match (self.kind, self.scaled) {
@@ -141,8 +146,8 @@ impl Codes {
         }
     }
 
-    /// Reads scales and zero points of elements `inner` of outer rows `outer`, at most [`LINE`] of each: [`ENTRIES`] for each row, 1 and 0 where there
-    /// are none. `inner` starts at a multiple of [`SHARE`].
+    /// Reads scales and zero points of elements `inner` of outer rows `outer`, at most [`LINE`] of each, an [entry](Self::entry) after the other:
+    /// [`ENTRIES`] for each row, 1 and 0 where there are none. `inner` starts at an entry's first element.
     pub(crate) fn scales(
         &self,
         side: &Side<'_>,
@@ -157,7 +162,8 @@ impl Codes {
             return;
         }
         let global = if side.global.is_empty() { 1.0 } else { numbers::get(DType::F32, side.global, 0) };
-        let (lists, count) = (Lists::new(side, batch, inner.start, SHARE), inner.len().div_ceil(SHARE));
+        let entry = self.entry();
+        let (lists, count) = (Lists::new(side, batch, inner.start, entry), inner.len().div_ceil(entry));
         let (scales, zeros) = (scales.as_chunks_mut::<ENTRIES>().0, zeros.as_chunks_mut::<ENTRIES>().0);
         for (row, o) in outer.enumerate() {
             if row > 0 && !o.is_multiple_of(side.matrix.format.block().0 as usize) {
@@ -194,43 +200,12 @@ impl Codes {
         let mut special = 0;
         match self.kind {
             Kind::Four(values) => {
-                let (scales, zeros) = (by[0].as_chunks::<2>().0, by[1].as_chunks::<2>().0);
                 // SAFETY: sixteen numbers.
                 let values = unsafe { _mm512_loadu_ps(values.as_ptr()) };
-                let (mut known, mut table) = (None, [_mm512_setzero_si512(); N]);
-                // Whether both halves of a line have one scale, and each line its own: asked of each line, that is seldom foreseen.
-                let is_one = !self.scaled || self.share.is_multiple_of(ELEMENTS);
-                let is_new = self.scaled && self.share <= ELEMENTS;
-                let (whole, rest) = codes.as_chunks::<{ ELEMENTS / 2 }>();
-                let mut end = [0; ELEMENTS / 2];
-                if !rest.is_empty() {
-                    end[..rest.len()].copy_from_slice(rest);
-                }
-                // No closure has the body, in which the table stays in registers.
-                let by = scales.iter().zip(zeros).enumerate().take(codes.len().div_ceil(ELEMENTS / 2));
-                for (i, (&scales, &zeros)) in by {
-                    let codes = whole.get(i).unwrap_or(&end);
-                    let wanted = (bits(scales), bits(zeros));
-                    if is_new || known != Some(wanted) {
-                        let first = self.scaled_by(values, scales[0], zeros[0]);
-                        let last = if is_one { first } else { self.scaled_by(values, scales[1], zeros[1]) };
-                        if ROUNDED {
-                            table = [rounded(first, last); N];
-                        } else {
-                            let (first, some) = parts::<N>(first);
-                            let (last, more) = if is_one { (first, some) } else { parts::<N>(last) };
-                            table = all_pairs(first, last);
-                            special |= some | more;
-                        }
-                        known = Some(wanted);
-                    }
-                    let places = places::<ROUNDED>(codes);
-                    let mut line = table;
-                    for part in &mut line {
-                        *part = _mm512_permutexvar_epi16(places, *part);
-                    }
-                    store(i, line);
-                }
+                special |= match self.entry() {
+                    ELEMENTS => self.looked_up::<N, ROUNDED, 1>(codes, values, by, store),
+                    _ => self.looked_up::<N, ROUNDED, 2>(codes, values, by, store),
+                };
             }
             // A loop for each kind, so that no line asks.
             Kind::Eight { signed: true } if ROUNDED && !self.scaled => {
@@ -271,6 +246,49 @@ impl Codes {
             }
         }
         special != 0
+    }
+
+    /// Those of codes of 4 bits, looked up among `values` by the `SCALES` of each line.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn looked_up<const N: usize, const ROUNDED: bool, const SCALES: usize>(
+        &self,
+        codes: &[u8],
+        values: __m512,
+        by: [&[f32]; 2],
+        mut store: impl FnMut(usize, [__m512i; N]),
+    ) -> __mmask16 {
+        let (scales, zeros) = (by[0].as_chunks::<SCALES>().0, by[1].as_chunks::<SCALES>().0);
+        let mut special = 0;
+        each(codes, |i, codes: &[u8; ELEMENTS / 2]| {
+            let (first, some) = self.table::<N, ROUNDED>(values, scales[i][0], zeros[i][0]);
+            let (last, more) = match SCALES {
+                1 => (first, some),
+                _ => self.table::<N, ROUNDED>(values, scales[i][1], zeros[i][1]),
+            };
+            special |= some | more;
+            let places = if SCALES == 1 { nibbles(codes) } else { in_halves(nibbles(codes)) };
+            let mut line = [_mm512_setzero_si512(); N];
+            for (part, line) in line.iter_mut().enumerate() {
+                // What are parts, is not rounded any more.
+                *line = _mm512_permutexvar_epi16(places, rounded(first[part], last[part]));
+            }
+            store(i, line);
+        });
+        special
+    }
+
+    /// What codes of 4 bits stand for with a scale and a zero point, as it is to be rounded, or as parts, and which of it is special.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn table<const N: usize, const ROUNDED: bool>(
+        &self,
+        values: __m512,
+        scale: f32,
+        zero: f32,
+    ) -> ([__m512; N], __mmask16) {
+        let values = if self.scaled { self.scaled_by(values, scale, zero) } else { values };
+        if ROUNDED { ([values; N], 0) } else { parts::<N>(values) }
     }
 
     /// Numbers less a zero point, if there are any, times a scale.
@@ -357,10 +375,4 @@ fn each<const BYTES: usize>(codes: &[u8], mut make: impl FnMut(usize, &[u8; BYTE
     for i in 0..codes.len().div_ceil(BYTES) {
         make(i, whole.get(i).unwrap_or(&last));
     }
-}
-
-/// The bits of both numbers. Not `map` of an array, which became a call for each line.
-#[inline(always)]
-fn bits([first, last]: [f32; 2]) -> u64 {
-    u64::from(first.to_bits()) | u64::from(last.to_bits()) << 32
 }

@@ -16,12 +16,12 @@ use std::arch::{
     asm,
     x86_64::{
         __m128i, __m256i, __m512, __m512i, __mmask16, _mm_loadu_si128, _mm256_loadu_si256, _mm512_and_si512,
-        _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16,
-        _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_loadu_si512, _mm512_mask_blend_epi16,
-        _mm512_mask_mov_ps, _mm512_maskz_set1_epi32, _mm512_or_si512, _mm512_permutex2var_epi16,
-        _mm512_permutexvar_epi16, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512,
-        _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi32, _mm512_srli_epi32, _mm512_sub_ps,
-        _mm512_test_epi16_mask,
+        _mm512_broadcast_i32x4, _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps,
+        _mm512_cvtepu8_epi16, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_loadu_si512,
+        _mm512_mask_blend_epi16, _mm512_mask_mov_ps, _mm512_maskz_set1_epi32, _mm512_or_si512,
+        _mm512_permutex2var_epi16, _mm512_permutexvar_epi16, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps,
+        _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi32,
+        _mm512_srli_epi32, _mm512_srlv_epi16, _mm512_sub_ps, _mm512_test_epi16_mask,
     },
 };
 
@@ -211,16 +211,30 @@ pub(super) fn of_halves([first, last]: [f32; 2]) -> __m512 {
     _mm512_mask_mov_ps(_mm512_set1_ps(first), 0xff00, _mm512_set1_ps(last))
 }
 
-/// Which of 32 numbers each of 32 codes is: one of the first sixteen for the first 16 codes, one of the last for the others, if numbers come in
-/// `HALVES`, or else one with an even place and one with an odd one.
+/// Words of which the lowest four bits are a code each, in order, and others are some bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn places<const HALVES: bool>(codes: &[u8; ELEMENTS / 2]) -> __m512i {
-    let pairs = _mm512_cvtepu8_epi32(load_16(codes));
-    let (each, mask, step) = match HALVES {
-        true => (_mm512_or_si512(pairs, _mm512_slli_epi32::<12>(pairs)), 0xf_000f, 0x10_0010),
-        false => (_mm512_or_si512(_mm512_slli_epi32::<1>(pairs), _mm512_slli_epi32::<13>(pairs)), 0x1e_001e, 0x1_0001),
+pub(super) fn nibbles(codes: &[u8; ELEMENTS / 2]) -> __m512i {
+    // Each byte twice, as the lower byte of a word.
+    const TWICE: [u8; ROW_BYTES] = {
+        let (mut places, mut i) = ([0x80; ROW_BYTES], 0);
+        while i < ELEMENTS {
+            places[2 * i] = (i / 2) as u8;
+            i += 1;
+        }
+        places
     };
-    let steps = _mm512_maskz_set1_epi32(0xff00, step);
-    _mm512_or_si512(_mm512_and_si512(each, _mm512_set1_epi32(mask)), steps)
+    let all = _mm512_broadcast_i32x4(load_16(codes));
+    // SAFETY: 64 bytes.
+    let twice = _mm512_shuffle_epi8(all, unsafe { _mm512_loadu_si512(TWICE.as_ptr().cast()) });
+    // The upper code of the second of two.
+    _mm512_srlv_epi16(twice, _mm512_set1_epi32(4 << 16))
+}
+
+/// Those codes as places among 32 numbers: the first half of the codes among the first sixteen, the others among the last.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn in_halves(nibbles: __m512i) -> __m512i {
+    let last = _mm512_maskz_set1_epi32(0xff00, 0x10_0010);
+    _mm512_or_si512(_mm512_and_si512(nibbles, _mm512_set1_epi32(0xf_000f)), last)
 }

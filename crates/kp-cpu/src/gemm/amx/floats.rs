@@ -30,7 +30,7 @@ use super::{
 use crate::{
     amx::{ROWS, Tiles},
     gemm::{
-        few::{columns::bytes_mut, dots::SHARE},
+        few::columns::bytes_mut,
         finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
         product::{Item, Product, Summing, Sums},
         side::{LINE, Scaling},
@@ -299,7 +299,8 @@ impl Job<'_, '_> {
                     let some = columns.start + half * WIDE..columns.end.min(columns.start + (half + 1) * WIDE);
                     special_b |= match of_b {
                         OfB::Codes(codes) => {
-                            let first = ((p - panels.start) * PANEL + half * WIDE) * ENTRIES + start % LINE / SHARE;
+                            let first =
+                                ((p - panels.start) * PANEL + half * WIDE) * ENTRIES + start % LINE / codes.entry();
                             self.split_codes(codes, some, run.clone(), [&scales[first..], &zeros[first..]], b)
                         }
                         OfB::Columns => self.split_columns(some, run.clone(), room.rows, b),

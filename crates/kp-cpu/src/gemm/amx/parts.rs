@@ -77,7 +77,7 @@ pub(crate) fn is_special(x: f32) -> bool {
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
 /// Halfway between the largest number of bf16 and infinity.
-const SPECIAL: u32 = 0x7f7f_8000;
+pub(crate) const SPECIAL: u32 = 0x7f7f_8000;
 
 /// The parts of 16 numbers and of 16 others, in pairs; and which of either are special, and count as 0.
 #[inline]
@@ -113,7 +113,7 @@ pub(super) fn plain(x: __m512) -> (__m512, __mmask16) {
 /// The nearest numbers of bf16, those further from 0 of two that are as near.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn nearest(x: __m512) -> __m512 {
+pub(crate) fn nearest(x: __m512) -> __m512 {
     let rounded = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
     _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(0xffff_0000_u32 as i32)))
 }
@@ -121,7 +121,7 @@ pub(super) fn nearest(x: __m512) -> __m512 {
 /// Numbers of bf16, two a word.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn pairs(first: __m512, second: __m512) -> __m512i {
+pub(crate) fn pairs(first: __m512, second: __m512) -> __m512i {
     let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(first));
     _mm512_mask_blend_epi16(0xaaaa_aaaa, low, _mm512_castps_si512(second))
 }

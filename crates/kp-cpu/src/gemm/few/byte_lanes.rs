@@ -89,7 +89,7 @@ pub(crate) fn byte_lanes<const R: usize, const HOW: u8>(
                             more[c] = _mm512_permutexvar_epi8(codes, fine);
                             _mm512_permutexvar_epi8(codes, table)
                         } else {
-                            five_bits(&flip, codes, parity, shift[c])
+                            five_bits(flip[2], codes, parity, shift[c])
                         };
                     }
                     for r in 0..R {

@@ -97,7 +97,7 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
                         }
                         _mm512_permutexvar_epi8(codes, table)
                     } else {
-                        five_bits(&flip, codes, parity, shift)
+                        five_bits(flip[2], codes, parity, shift)
                     };
                     sum = _mm512_dpbusd_epi32(sum, bytes, row[parity]);
                 }

@@ -284,7 +284,7 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
                     let shift = _mm512_permutexvar_epi8(spread_bytes, shift);
                     let codes = _mm512_loadu_si512(starts[c].cast());
                     for (parity, five) in five.iter_mut().enumerate() {
-                        five[c] = five_bits(&tables, codes, parity, shift);
+                        five[c] = five_bits(tables[2], codes, parity, shift);
                     }
                 }
                 macro_rules! vectors {
@@ -425,10 +425,10 @@ pub(super) unsafe fn shared<T: Code>(numbers: *const f32, spread: __m512i, half:
 /// The even or odd ones of 128 codes of four bits, in a byte each, made five bits by the shifts in all bytes of each lane.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn five_bits(tables: &[__m512i; 4], codes: __m512i, parity: usize, shift: __m512i) -> __m512i {
+pub(super) fn five_bits(inverted: __m512i, codes: __m512i, parity: usize, shift: __m512i) -> __m512i {
     let codes = if parity == 0 { codes } else { _mm512_srli_epi32::<4>(codes) };
     // (codes ^ inverted) & 15
-    _mm512_add_epi8(_mm512_ternarylogic_epi32::<0x28>(codes, tables[2], _mm512_set1_epi8(15)), shift)
+    _mm512_add_epi8(_mm512_ternarylogic_epi32::<0x28>(codes, inverted, _mm512_set1_epi8(15)), shift)
 }
 
 /// What the lowest five bits of each lane mean.

@@ -132,7 +132,7 @@ pub(crate) fn lanes<const R: usize>(
                         if $shifted {
                             for (parity, five) in five.iter_mut().enumerate() {
                                 for c in 0..VECTORS {
-                                    five[c] = five_bits(&tables, codes.add(c).read_unaligned(), parity, shift[c]);
+                                    five[c] = five_bits(tables[2], codes.add(c).read_unaligned(), parity, shift[c]);
                                 }
                             }
                         }

@@ -76,8 +76,14 @@ pub(crate) trait Meet: Send + Sync + 'static {
     /// Whether the processor has [`columns::FEATURES`]; else it has AVX2.
     const WIDE: bool = true;
 
+    /// What a thread holds while it multiplies.
+    type Held;
+
     /// How they are grouped.
     fn rows(&self) -> Rows;
+
+    /// Holds it.
+    fn hold(&self) -> Self::Held;
 
     /// Bytes of A made ready.
     fn bytes(&self) -> usize;
@@ -98,7 +104,7 @@ pub(crate) trait Meet: Send + Sync + 'static {
         unreachable!("nothing is opened");
     }
 
-    /// Adds the products of group `group` and steps `steps` with turned columns, opened if they are to be, to `sums`; asks for
+    /// Adds the products of a group and of steps, the `part`, with turned columns, opened if they are to be, to `sums`; asks for
     /// `later` meanwhile.
     ///
     /// # Safety
@@ -106,11 +112,11 @@ pub(crate) trait Meet: Send + Sync + 'static {
     unsafe fn multiply(
         &self,
         a: &[u8],
-        group: usize,
-        steps: Range<usize>,
+        part: (usize, Range<usize>),
         columns: Turned<'_>,
         later: Option<Later<'_, '_>>,
         sums: &mut [Each<f32>],
+        held: &Self::Held,
     );
 
     /// The sum of row `row` over share `share`.
@@ -194,6 +200,7 @@ impl<E: Tail, M: Meet> Dots<E> for Sets<M> {
             sums[..columns.len()].fill(E::ZERO);
         }
         let mut turned = [[[[0_u32; LANES]; VECTORS]; LANES]; UNIT];
+        let held = self.meet.hold();
         for first in (0..all_steps).step_by(self.near()) {
             let steps = first..(first + self.near()).min(all_steps);
             let inner = steps.start * STEP..(steps.end * STEP).min(k);
@@ -252,7 +259,9 @@ impl<E: Tail, M: Meet> Dots<E> for Sets<M> {
                         let steps = steps.start + part.start..steps.start + part.end;
                         for (group, totals) in totals.chunks_exact_mut(height).enumerate() {
                             // SAFETY: as above.
-                            unsafe { self.meet.multiply(a, group, steps.clone(), turned, later.take(), totals) };
+                            unsafe {
+                                self.meet.multiply(a, (group, steps.clone()), turned, later.take(), totals, &held)
+                            };
                         }
                     }
                 }
