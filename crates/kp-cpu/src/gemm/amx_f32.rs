@@ -58,6 +58,7 @@ impl Kernel<Gemm> for AmxF32 {
                 ^ source_hash(include_bytes!("amx/woven.rs")).rotate_left(14)
                 ^ source_hash(include_bytes!("amx/weave.rs")).rotate_left(15)
                 ^ source_hash(include_bytes!("amx/chunks.rs")).rotate_left(16)
+                ^ source_hash(include_bytes!("amx/scaled.rs")).rotate_left(17)
         }
     }
 
@@ -114,12 +115,10 @@ fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
 /// The variant that splits A alone.
 const COLUMNS: Variant = Variant(1);
 
-/// Whether B's columns need not be split: they are codes that are numbers of bf16 with their scales, or before those of whole columns.
+/// Whether B's columns need not be split: they are codes that are numbers of bf16 with their scales, or before those, which then multiply sums.
 fn meets_columns(p: &GemmSpec) -> bool {
-    let is_split = p.a.format.scheme == Scheme::None && parts_of(&p.a, p.k, 0) > 1;
-    // Its f32 for everything has too many digits.
-    let has_global = matches!(p.b.format.scheme, Scheme::Nv);
-    is_split && !has_global && p.b.order == Order::Col && parts_of(&p.b, p.k, 0) == 1
+    let is_exact = parts_of(&p.b, p.k, 0) == 1 || source::waits(p, Holds::Bf16);
+    source::is_split(p) && p.b.order == Order::Col && is_exact
 }
 
 /// Products of parts, six of f32, at a measured share of the peak, splitting, and reading.

@@ -38,34 +38,47 @@ pub(super) fn parts(side: &Side<'_>) -> usize {
 
 /// The parts of a matrix's numbers, with zero points of at most `most`.
 pub(crate) fn parts_of(matrix: &Matrix, inner: u32, most: u8) -> usize {
-    const ALL: u32 = 24;
-    let format = matrix.format;
-    let whole = |least: i32, greatest: i32| {
-        let magnitude = (least - i32::from(most)).abs().max(greatest);
-        // A power of two has but one, so those below it count.
-        (magnitude - 1).ilog2() + 1
-    };
-    let of_code = match matrix.dtype() {
-        DType::I4 => whole(-8, 7),
-        DType::U4 => whole(0, 15),
-        DType::I8 => whole(-128, 127),
-        DType::U8 => whole(0, 255),
-        _ if format.has_zero() => ALL,
-        DType::E2m1 => 2,
-        DType::E5m2 | DType::E5m2Fnuz => 3,
-        DType::E4m3 | DType::E4m3Fnuz => 4,
-        DType::Bf16 => 8,
-        DType::F16 => 11,
-        _ => ALL,
-    };
-    let of_scale = match format.scale_dtype().filter(|_| !is_late(matrix, inner)) {
+    let of_scale = match matrix.format.scale_dtype().filter(|_| !is_late(matrix, inner)) {
         None | Some(DType::E8m0) => 0,
         Some(DType::Ue4m3) => 4,
         Some(DType::Bf16) => 8,
         Some(DType::F16) => 11,
         Some(_) => ALL,
     };
-    (of_code + of_scale).div_ceil(8).min(PARTS as u32) as usize
+    parts_of_bits(code_bits(matrix, most) + of_scale)
+}
+
+/// The same before they are scaled.
+pub(super) fn parts_of_codes(matrix: &Matrix) -> usize {
+    parts_of_bits(code_bits(matrix, if matrix.format.has_zero() { u8::MAX } else { 0 }))
+}
+
+const ALL: u32 = 24;
+
+fn parts_of_bits(bits: u32) -> usize {
+    bits.div_ceil(8).min(PARTS as u32) as usize
+}
+
+/// The bits of codes less zero points of at most `most`.
+fn code_bits(matrix: &Matrix, most: u8) -> u32 {
+    let whole = |least: i32, greatest: i32| {
+        let magnitude = (least - i32::from(most)).abs().max(greatest);
+        // A power of two has but one, so those below it count.
+        (magnitude - 1).ilog2() + 1
+    };
+    match matrix.dtype() {
+        DType::I4 => whole(-8, 7),
+        DType::U4 => whole(0, 15),
+        DType::I8 => whole(-128, 127),
+        DType::U8 => whole(0, 255),
+        _ if matrix.format.has_zero() => ALL,
+        DType::E2m1 => 2,
+        DType::E5m2 | DType::E5m2Fnuz => 3,
+        DType::E4m3 | DType::E4m3Fnuz => 4,
+        DType::Bf16 => 8,
+        DType::F16 => 11,
+        _ => ALL,
+    }
 }
 
 /// A number as a power of two, and what that is to be multiplied by; itself and 1 if it is not normal.

@@ -48,6 +48,8 @@ pub(crate) struct Codes {
     kind: Kind,
     scaled: bool,
     has_zeros: bool,
+    /// Whether the one f32 for everything is a part of scales.
+    takes_global: bool,
     /// Elements that share a scale.
     share: usize,
 }
@@ -67,7 +69,7 @@ enum Kind {
 }
 
 impl Codes {
-    /// The codes of `matrix`, of `inner` elements a row, if they are such and their scales, if `scaled`, can be listed.
+    /// The codes of `matrix`, of `inner` elements a row, if they are such and their scales, if they are `scaled`, or less zero points, can be listed.
     pub(crate) fn of(matrix: &Matrix, inner: u32, scaled: bool) -> Option<Self> {
         let dtype = matrix.dtype();
         let kind = match dtype {
@@ -85,13 +87,39 @@ impl Codes {
             }
             _ => return None,
         };
-        let has_zeros = scaled && matrix.format.has_zero();
-        (!scaled || can_list(matrix, inner)).then_some(Self {
+        let has_zeros = matrix.format.has_zero();
+        (!(scaled || has_zeros) || can_list(matrix, inner)).then_some(Self {
             kind,
             scaled,
             has_zeros,
+            takes_global: true,
             share: matrix.format.block().1 as usize,
         })
+    }
+
+    /// The same, but the one f32 for everything is left to sums, since it fills all bits of a number.
+    pub(super) fn without_global(self) -> Self {
+        Self { takes_global: false, ..self }
+    }
+
+    /// Whether there are lists.
+    fn is_listed(&self) -> bool {
+        self.scaled || self.has_zeros
+    }
+
+    /// Reads the scales that wait for sums, of elements `inner` of outer rows `outer`, a [block](BLOCK) and [`LINE`] at most: [`ENTRIES`] for each row, an
+    /// entry for each line. `inner` starts at a line's first element.
+    pub(super) fn waiting(side: &Side<'_>, batch: usize, outer: Range<usize>, inner: Range<usize>, out: &mut [f32]) {
+        let (lists, count) = (Lists::new(side, batch, inner.start, ELEMENTS), inner.len().div_ceil(ELEMENTS));
+        let of_outer = side.matrix.format.block().0 as usize;
+        let out = out.as_chunks_mut::<ENTRIES>().0;
+        for (row, o) in outer.enumerate() {
+            match row {
+                // Those of the row before.
+                1.. if !o.is_multiple_of(of_outer) => out[row] = out[row - 1],
+                _ => lists.scales(o, &mut out[row][..count]),
+            }
+        }
     }
 
     /// Elements that share an entry of the lists of scales and zero points.
@@ -102,7 +130,8 @@ impl Codes {
     /// Cycles that a code takes to become part of a line, as measured from memory on an Emerald Rapids core.
     pub(crate) fn cycles(&self) -> f64 {
         match (self.kind, self.scaled) {
-            (Kind::Four(_), _) => 0.45,
+            (Kind::Four(_), false) => 0.15,
+            (Kind::Four(_), true) => 0.35,
             (Kind::Float(_), false) => 0.3,
             (_, false) => 0.25,
             (_, true) => 0.4,
@@ -123,7 +152,7 @@ impl Codes {
     ) {
         const ONE: [[f32; ENTRIES]; 2] = [[1.0; ENTRIES], [0.0; ENTRIES]];
         // Filling them takes as long as a row of lines.
-        let mut of_rows = if self.scaled { Some([[0.0; BLOCK * ENTRIES]; 2]) } else { None };
+        let mut of_rows = if self.is_listed() { Some([[0.0; BLOCK * ENTRIES]; 2]) } else { None };
         for first in inner.clone().step_by(LINE) {
             let some = first..(first + LINE).min(inner.end);
             if let Some([scales, zeros]) = &mut of_rows {
@@ -156,12 +185,13 @@ impl Codes {
         inner: Range<usize>,
         [scales, zeros]: [&mut [f32]; 2],
     ) {
-        if !self.scaled {
+        if !self.is_listed() {
             scales.fill(1.0);
             zeros.fill(0.0);
             return;
         }
-        let global = if side.global.is_empty() { 1.0 } else { numbers::get(DType::F32, side.global, 0) };
+        let has_global = self.takes_global && !side.global.is_empty();
+        let global = if has_global { numbers::get(DType::F32, side.global, 0) } else { 1.0 };
         let entry = self.entry();
         let (lists, count) = (Lists::new(side, batch, inner.start, entry), inner.len().div_ceil(entry));
         let (scales, zeros) = (scales.as_chunks_mut::<ENTRIES>().0, zeros.as_chunks_mut::<ENTRIES>().0);
@@ -172,9 +202,11 @@ impl Codes {
                 continue;
             }
             let (scales, zeros) = (&mut scales[row], &mut zeros[row]);
-            lists.scales(o, &mut scales[..count]);
-            if global != 1.0 {
-                scales[..count].iter_mut().for_each(|scale| *scale *= global);
+            if self.scaled {
+                lists.scales(o, &mut scales[..count]);
+                if global != 1.0 {
+                    scales[..count].iter_mut().for_each(|scale| *scale *= global);
+                }
             }
             if self.has_zeros {
                 lists.zeros(o, &mut zeros[..count]);
@@ -208,7 +240,7 @@ impl Codes {
                 };
             }
             // A loop for each kind, so that no line asks.
-            Kind::Eight { signed: true } if ROUNDED && !self.scaled => {
+            Kind::Eight { signed: true } if ROUNDED && !self.is_listed() => {
                 each(codes, |i, codes| {
                     let [first, last] = eight::<true>(codes);
                     store(i, [rounded(first, last); N]);
@@ -224,7 +256,7 @@ impl Codes {
             Kind::Bf16 if ROUNDED => {
                 self.rounded_lines::<N, _, false>(codes, by, |codes: &_| of_bf16(load(codes)), store);
             }
-            Kind::Float(table) if ROUNDED && !self.scaled => {
+            Kind::Float(table) if ROUNDED && !self.is_listed() => {
                 each(codes, |i, codes| store(i, [float(table, codes); N]));
             }
             Kind::Float(table) if ROUNDED => {
@@ -287,16 +319,16 @@ impl Codes {
         scale: f32,
         zero: f32,
     ) -> ([__m512; N], __mmask16) {
-        let values = if self.scaled { self.scaled_by(values, scale, zero) } else { values };
+        let values = self.scaled_by(values, scale, zero);
         if ROUNDED { ([values; N], 0) } else { parts::<N>(values) }
     }
 
-    /// Numbers less a zero point, if there are any, times a scale.
+    /// Numbers less a zero point, if there are any, times a scale, if there is one.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     fn scaled_by(&self, numbers: __m512, scale: f32, zero: f32) -> __m512 {
         let numbers = if self.has_zeros { _mm512_sub_ps(numbers, _mm512_set1_ps(zero)) } else { numbers };
-        _mm512_mul_ps(numbers, _mm512_set1_ps(scale))
+        if self.scaled { _mm512_mul_ps(numbers, _mm512_set1_ps(scale)) } else { numbers }
     }
 
     /// Those of codes of 8 or 16 bits, rounded. `numbers` makes numbers of a line's codes: the first and the last sixteen, if they come in `HALVES`,
@@ -343,7 +375,7 @@ impl Codes {
         mut store: impl FnMut(usize, [__m512i; N]),
     ) -> __mmask16 {
         let (scales, zeros) = (by[0].as_chunks::<2>().0, by[1].as_chunks::<2>().0);
-        let is_exact = are_exact && !self.scaled;
+        let is_exact = are_exact && !self.is_listed();
         let mut special = 0;
         each(codes, |i, codes| {
             let [even, odd] = numbers(codes);

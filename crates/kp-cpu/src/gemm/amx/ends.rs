@@ -1,10 +1,10 @@
 //! How sums of products by tiles end: turned if need be, multiplied by scales, and finished as D.
 
 use super::{
-    lines::{BLOCK, turn_sums},
+    lines::{BLOCK, Lines, turn_sums},
     parts::is_special,
     product::ByTiles,
-    source::unit_of,
+    source::{Source, unit_of},
     tile::Dot,
 };
 use crate::{
@@ -16,8 +16,10 @@ use crate::{
         vnni::end::End,
     },
     memory::numbers_mut,
+    numbers,
     simd::run_widest,
 };
+use kp_hal::DType;
 use std::{any::TypeId, ops::Range};
 
 impl<E: Tail> ByTiles<E> {
@@ -59,7 +61,10 @@ impl<E: Tail> ByTiles<E> {
                 }
                 false => &mut sums[j * BLOCK * ld..][..BLOCK * ld],
             };
-            if self.parts > 1 {
+            if let Some(global) = self.late_global(finish) {
+                numbers_mut::<f32>(bytes_mut(numbers)).iter_mut().for_each(|sum| *sum *= global);
+            }
+            if self.splits {
                 self.mend(finish, some.clone(), &run, special, (numbers_mut(bytes_mut(numbers)), ld));
             }
             if is_sum {
@@ -77,6 +82,13 @@ impl<E: Tail> ByTiles<E> {
             // SAFETY: passed on.
             unsafe { finish.tile(some, run.clone(), ends, ld, rest) };
         }
+    }
+
+    /// The one f32 for everything that B's codes were made numbers without, unless it is a column's factor as its scales are.
+    fn late_global(&self, finish: &Finish<'_, '_, E>) -> Option<f32> {
+        let global = finish.product.b.global;
+        let is_late = matches!(self.b, Source::Left(Lines::Codes(_))) && !self.scaled && !global.is_empty();
+        is_late.then(|| numbers::get(DType::F32, global, 0))
     }
 
     /// Adds up anew what became NaN: parts of one number may have opposite signs, and all of them meet an infinite one of B. Then adds the products

@@ -71,7 +71,7 @@ impl Lines {
     /// numbers have their scales or not.
     pub(crate) fn of(matrix: &Matrix, is_b: bool, k: u32, holds: Holds, unit: f32, scaling: Scaling) -> Self {
         let lies = matches!((matrix.order, is_b), (Order::Row, false) | (Order::Col, true));
-        let codes = || Codes::of(matrix, k, scaling == Scaling::Applied).filter(|_| lies);
+        let codes = || Codes::of(matrix, k, scaling == Scaling::Applied).filter(|_| lies).map(Codes::without_global);
         let pairs = |value: fn(usize) -> i8| Self::Pairs(std::array::from_fn(|code| value(code) as u8));
         match (holds, matrix.dtype()) {
             (Holds::Bf16, DType::Bf16) if lies && matrix.format.scheme == Scheme::None => Self::Same,

@@ -46,7 +46,7 @@ impl<E: Tail> ByTiles<E> {
     pub(super) fn deep(&self, item: Item) -> usize {
         const MOST: usize = 512 << 10;
         const LEAST: usize = DEEP / 4;
-        if self.parts > 1 {
+        if self.splits {
             let of_step = self.task_rows(item) * self.parts * ROW_BYTES;
             return if of_step * DEEP <= MOST { DEEP } else { LEAST };
         }
@@ -136,7 +136,7 @@ impl<E: Tail> ByTiles<E> {
         let inner = run.start * elements..(run.end * elements).min(k);
         // SAFETY: `supports` asked for the features.
         unsafe {
-            if self.parts == 1 {
+            if !self.splits {
                 let nothing = (0..0, 0..0);
                 self.a.pack(&product.a, item.row_batch, (rows, inner), nothing, out);
             } else if self.split(product, item, rows, inner, out) {
@@ -208,7 +208,7 @@ impl<E: Tail> ByTiles<E> {
     /// Steps `steps` of panel `p` where they lie, if they need not be packed, as for several parts of A they must. In panels they stay in the
     /// first cache as they are, of wide ones where a run is short; columns, whose lines share few of its places, pass a few rows.
     fn lying(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
-        if self.parts > 1 {
+        if self.splits {
             return None;
         }
         let stays = |of_b: &Operand| of_b.ld <= 4 * BLOCK || self.units == Units::Vectors || self.is_few(item);

@@ -16,11 +16,12 @@
 //! are turned in the end: B need not be. Numbers of A may then have [several parts](super::parts), each of which meets the same lines of B.
 
 use super::{
-    bits::parts_of,
-    cut::{Cut, Packs, Work},
+    codes::{Codes, ENTRIES},
+    cut::{Cut, DEEP, Packs, Work},
     lines::{BLOCK, Holds, Lines, STEP_BYTES},
     parts::left_bytes,
-    source::{Source, Units, is_late, unit_of},
+    scaled::add_scaled,
+    source::{Source, Units, is_late, is_split, parts_of_a, unit_of, waits},
     terms::{Split, add_turned},
     tile::{Dot, Operand, Passes, Tile},
     vectors,
@@ -88,11 +89,14 @@ pub(crate) struct ByTiles<E> {
     pub(super) units: Units,
     pub(super) dot: Dot,
     pub(super) a: Lines,
-    /// Parts of A's numbers.
+    /// Parts of A's numbers, and whether these are split to them.
     pub(super) parts: usize,
+    pub(super) splits: bool,
     pub(super) b: Source,
     /// Whether numbers of B have their scales.
     pub(super) scaling: Scaling,
+    /// Whether [they wait](waits) for sums: how many steps of a run share one.
+    waiting: Option<usize>,
     /// Whether sums are still to be multiplied by scales of rows and columns.
     pub(super) scaled: bool,
     pub(super) cut: Cut,
@@ -106,7 +110,8 @@ impl<E: Tail> ByTiles<E> {
         let is_signed = |matrix: &Matrix| matrix.dtype() != DType::U8;
         let late = is_late(spec, holds);
         let scaling = if late { Scaling::Left } else { Scaling::Applied };
-        let b = Source::of(spec, &panels, holds, scaling);
+        let waits = waits(spec, holds);
+        let b = Source::of(spec, &panels, holds, if waits { Scaling::Left } else { scaling });
         let dot = match (holds, b) {
             (Holds::Bf16, _) => Dot::Bf16,
             (Holds::Bytes, Source::Left(_)) => Dot::Bytes { left: is_signed(&spec.b), right: is_signed(&spec.a) },
@@ -117,7 +122,10 @@ impl<E: Tail> ByTiles<E> {
         // Scales are applied before `Finish` sees the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
-        let parts = if holds == Holds::Bf16 { parts_of(&spec.a, spec.k, 0) } else { 1 };
+        let (parts, splits) = (parts_of_a(spec, holds), holds == Holds::Bf16 && is_split(spec));
+        // All of a run, or what divides it.
+        let share = spec.b.format.block().1 as usize / holds.elements();
+        let waiting = waits.then(|| 1 << share.trailing_zeros().min(DEEP.trailing_zeros()));
         let steps = parts * (spec.k as usize).div_ceil(holds.elements());
         let a = Lines::of(&spec.a, false, spec.k, holds, unit_of(&spec.a, holds), Scaling::Left);
         let work = Work {
@@ -139,8 +147,10 @@ impl<E: Tail> ByTiles<E> {
             dot,
             a,
             parts,
+            splits,
             b,
             scaling,
+            waiting,
             scaled,
             cut: work.cut(threads::count()),
             kind: PhantomData,
@@ -256,6 +266,7 @@ impl<E: Tail> ByTiles<E> {
             let (r, i) = if by_panels { (t % runs, t / runs) } else { (t / panels, t % panels) };
             (run.start + i, r * deep..((r + 1) * deep).min(all_steps))
         };
+        let mut scales = [0.0; BLOCK * ENTRIES];
         let mut lying = self.pack_b(product, item, turn(0), turn(1), now);
         for t in 0..runs * panels {
             let (p, steps) = turn(t);
@@ -272,6 +283,11 @@ impl<E: Tail> ByTiles<E> {
             let b_passes = lying.is_some() && self.is_turned() && rows.len() > ROWS;
             let passes = if b_passes == self.is_turned() { Passes::Left } else { Passes::Right };
             let mut ahead = None;
+            if self.waiting.is_some() {
+                let elements = self.holds.elements();
+                let inner = steps.start * elements..(steps.end * elements).min(self.spec.k as usize);
+                Codes::waiting(&product.b, item.b, self.panels.columns(p), inner, &mut scales);
+            }
             for j in 0..blocks {
                 let of_a = of_a.moved(j * a_apart);
                 let (left, right) = if self.is_turned() { (of_b, of_a) } else { (of_a, of_b) };
@@ -293,11 +309,19 @@ impl<E: Tail> ByTiles<E> {
                     _ if blocks == 1 => None,
                     _ => self.ahead(product, item, (next, &of_next), (j, blocks)),
                 };
-                if let (Some(tiles), 2..) = (tiles, self.parts) {
+                if let (Some(tiles), true) = (tiles, self.splits) {
                     let left = Split { tiles: &packed[j * each..][..each], parts: self.parts };
                     let left = (left, steps.len() * left_bytes(self.parts), wide.div_ceil(ROWS));
                     let right = Split { tiles: now, parts: 1 };
                     let sums = numbers_mut(bytes_mut(&mut sums[at..][..BLOCK * BLOCK]));
+                    if let Some(each) = self.waiting {
+                        if steps.start == 0 {
+                            sums.fill(0.0);
+                        }
+                        // SAFETY: as below.
+                        unsafe { add_scaled(left, now, steps.len(), (&scales, each), sums, tiles) };
+                        continue;
+                    }
                     // SAFETY: A was split to as many steps and B packed, and `supports` asked for the features.
                     unsafe { add_turned(left, right, steps.len(), (sums, BLOCK), steps.start == 0, tiles) };
                     continue;

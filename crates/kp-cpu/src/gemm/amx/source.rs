@@ -1,7 +1,8 @@
 //! How B becomes tiles, and how long a product by tiles takes.
 
 use super::{
-    bits::parts_of,
+    bits::{parts_of, parts_of_codes},
+    codes::ELEMENTS,
     cut::{MOST_OF_A, MOST_ROWS, MOST_SUMS},
     lines::{BLOCK, Holds, Lines},
 };
@@ -9,7 +10,7 @@ use crate::{
     amx::{ROW_BYTES, ROWS},
     caps::pairs_rate,
     gemm::{
-        few::columns::overlapped,
+        few::{columns::overlapped, lists::can_list},
         finish::Panels,
         side::{Scaling, varies},
         vnni_few_rows::unit,
@@ -17,7 +18,7 @@ use crate::{
 };
 use kp_hal::{
     Caps, DType, Nanos,
-    op::{GemmSpec, Matrix, Order},
+    op::{Acc, GemmSpec, Matrix, Order, Scheme},
 };
 
 /// What multiplies.
@@ -99,6 +100,30 @@ pub(super) fn is_late(spec: &GemmSpec, holds: Holds) -> bool {
     holds == Holds::Bytes || !varies(&spec.b, spec.k)
 }
 
+/// Whether scales that change along k wait for the sums of what shares one: codes are numbers of bf16, and with them would have several parts, each
+/// of which would meet every part of A.
+pub(crate) fn waits(spec: &GemmSpec, holds: Holds) -> bool {
+    let b = &spec.b;
+    let shares_lines = (b.format.block().1 as usize).is_multiple_of(ELEMENTS) && can_list(b, spec.k);
+    holds == Holds::Bf16
+        && b.order == Order::Col
+        && is_split(spec)
+        && varies(b, spec.k)
+        && shares_lines
+        && parts_of(b, spec.k, 0) > 1
+        && parts_of_codes(b) == 1
+}
+
+/// Whether A's numbers have several parts, or one to which they are rounded.
+pub(crate) fn is_split(spec: &GemmSpec) -> bool {
+    spec.a.format.scheme == Scheme::None && parts_of(&spec.a, spec.k, 0) > 1
+}
+
+/// The parts of A's numbers. What `acc=f32q8` lets be rounded to 8 bits has one, closer to it than those.
+pub(crate) fn parts_of_a(spec: &GemmSpec, holds: Holds) -> usize {
+    if holds == Holds::Bytes || spec.acc == Acc::F32Q8 { 1 } else { parts_of(&spec.a, spec.k, 0) }
+}
+
 /// What a whole step of an operand is worth.
 pub(super) fn unit_of(matrix: &Matrix, holds: Holds) -> f32 {
     if holds == Holds::Bytes { unit(matrix.format) } else { 1.0 }
@@ -129,9 +154,9 @@ pub(crate) fn estimate(
     let multiply = 2.0 * items * whole(rows / items.max(1.0), units.rows()) * columns * whole(k, holds.elements());
     // Of one tile of rows the second half is no work.
     let multiply = if units == Units::Tiles && rows <= items * ROWS as f64 { multiply / 2.0 } else { multiply };
-    let parts = if holds == Holds::Bf16 { parts_of(&spec.a, spec.k, 0) } else { 1 };
+    let parts = parts_of_a(spec, holds);
     let multiply = match parts {
-        1 => multiply / units.rate(caps, holds),
+        1 if !is_split(spec) => multiply / units.rate(caps, holds),
         _ => {
             // Parts come from the second cache, or from memory, for each task that sums of so many rows leave room for.
             let (task_rows, all_rows) = (f64::from(spec.m.min(MOST_ROWS as u32)), rows / items.max(1.0));
@@ -141,7 +166,16 @@ pub(crate) fn estimate(
             parts as f64 * multiply / (0.6 * units.rate(caps, holds)) + passing
         }
     };
-    let scaling = if is_late(spec, holds) { Scaling::Left } else { Scaling::Applied };
+    let seconds = |cycles: f64| cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+    let waits = waits(spec, holds);
+    let multiply = if waits {
+        // Of each tile that shares scales, as measured on an Emerald Rapids core.
+        let tiles = rows / ROWS as f64 * columns / ROWS as f64 * k / f64::from(spec.b.format.block().1.max(1));
+        multiply + seconds(SCALED_TILE * tiles)
+    } else {
+        multiply
+    };
+    let scaling = if waits || is_late(spec, holds) { Scaling::Left } else { Scaling::Applied };
     let source = Source::of(spec, &panels, holds, scaling);
     let of_b = match source {
         Source::Left(lines) => cycles(lines),
@@ -150,13 +184,15 @@ pub(crate) fn estimate(
     };
     let of_a = cycles(Lines::of(&spec.a, false, spec.k, holds, 1.0, Scaling::Left)) + 0.1;
     let times = (f64::from(spec.m) / MOST_ROWS as f64).ceil();
-    let seconds = |cycles: f64| cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
     let secs = match few_share(spec, source, holds, rows / items.max(1.0)).filter(|_| units == Units::Tiles) {
         Some(share) => overlapped(Nanos::from_secs(memory.as_secs() / share), multiply + seconds(k * rows * of_a)),
         None => multiply + seconds(k * (rows * of_a + items * columns * of_b * times)).max(memory.as_secs() / 0.8),
     };
     Nanos::from_secs(secs + 3e-6 * items)
 }
+
+/// Cycles that it takes to scale a tile of sums.
+const SCALED_TILE: f64 = 35.0;
 
 /// Which share of memory's rate a few rows reach that meet B where it lies: one row to eight by 4096×4096 read columns at 17 to 19 GB/s on an
 /// Emerald Rapids core, narrow panels at 15, and wide ones, of which half a line is met at a time, at 12.
