@@ -2,16 +2,16 @@
 //!
 //! See [`super::amx::product`] for how it is cut. Codes of 8 and 4 bits are bf16 numbers, so scales that are those of whole
 //! rows and columns are left to the end; scales of B that change along k multiply codes first, and the product is rounded to bf16, as A
-//! is then.
+//! is then. Where A is no bf16, nothing is rounded, and scales with which codes would have too many bits [wait for sums](super::amx::scaled).
 //! Limits: AMX and AVX-512; sums in f32; numbers below 2⁻¹²⁶, of operands and between them, count as 0; the order
 //! in which sums are made is the tiles', so not `batch-invariant`.
 
 use super::{
     amx::{
-        bits::parts_of,
+        bits::{most_zero, parts_of},
         lines::Holds,
         product,
-        source::{Units, estimate},
+        source::{Units, estimate, waits},
     },
     side::varies,
 };
@@ -67,7 +67,7 @@ impl Kernel<Gemm> for AmxBf16 {
 /// Whether `caps` and `p` suit products by tiles.
 pub(crate) fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
     has_tiles(caps)?;
-    suits(p, repro)
+    suits(p, repro, Units::Tiles)
 }
 
 /// Whether `caps` have tiles of bf16, and what packs and finishes for them.
@@ -97,15 +97,16 @@ pub(crate) fn sums_in_f32(p: &GemmSpec, repro: Repro) -> std::result::Result<(),
 }
 
 /// Whether the types and sums of `p` suit products of bf16: A is exact in it, and B if A is not bf16.
-pub(crate) fn suits(p: &GemmSpec, repro: Repro) -> Support {
+pub(crate) fn suits(p: &GemmSpec, repro: Repro, units: Units) -> Support {
     sums_in_f32(p, repro)?;
-    let is_exact = |matrix: &Matrix| parts_of(matrix, p.k, 0) == 1 && !varies(matrix, p.k);
     if p.a.dtype() != DType::Bf16 {
-        for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
-            if matrix.format.scheme == Scheme::None && !is_exact(matrix) {
+        let is_exact = |matrix: &Matrix| parts_of(matrix, p.k, most_zero(matrix)) == 1;
+        let exact = [is_exact(&p.a) && !varies(&p.a, p.k), is_exact(&p.b) || waits(p, Holds::Bf16, units)];
+        for ((operand, matrix), exact) in [("a", &p.a), ("b", &p.b)].into_iter().zip(exact) {
+            if matrix.format.scheme == Scheme::None && !exact {
                 return Err(Unsupported::DType { operand, got: matrix.dtype() });
             }
-            if !is_exact(matrix) {
+            if !exact {
                 return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
             }
         }

@@ -101,7 +101,7 @@ fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
         }
     }
     // What needs no parts.
-    if suits(p, repro).is_ok() {
+    if suits(p, repro, Units::Tiles).is_ok() {
         return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
     }
     if finishes_in_f64(p) {
@@ -117,7 +117,7 @@ const COLUMNS: Variant = Variant(1);
 
 /// Whether B's columns need not be split: they are codes that are numbers of bf16 with their scales, or before those, which then multiply sums.
 fn meets_columns(p: &GemmSpec) -> bool {
-    let is_exact = parts_of(&p.b, p.k, 0) == 1 || source::waits(p, Holds::Bf16);
+    let is_exact = parts_of(&p.b, p.k, 0) == 1 || source::waits(p, Holds::Bf16, Units::Tiles);
     source::is_split(p) && p.b.order == Order::Col && is_exact
 }
 

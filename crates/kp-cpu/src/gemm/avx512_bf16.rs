@@ -64,7 +64,7 @@ pub(crate) fn supports(caps: &Caps, p: &GemmSpec, repro: Repro) -> Support {
     if let Some(need) = VECTORS.into_iter().chain(["avx512bf16"]).find(|feature| !caps.has(feature)) {
         return Err(Unsupported::Feature { need });
     }
-    suits(p, repro)
+    suits(p, repro, Units::Vectors)
 }
 
 /// Whether dot products of pairs take less time than multiply-adds of f32, so that B is best packed for them.

@@ -50,7 +50,12 @@ pub(crate) fn parts_of(matrix: &Matrix, inner: u32, most: u8) -> usize {
 
 /// The same before they are scaled.
 pub(super) fn parts_of_codes(matrix: &Matrix) -> usize {
-    parts_of_bits(code_bits(matrix, if matrix.format.has_zero() { u8::MAX } else { 0 }))
+    parts_of_bits(code_bits(matrix, most_zero(matrix)))
+}
+
+/// The largest that a zero point of `matrix` may be.
+pub(crate) fn most_zero(matrix: &Matrix) -> u8 {
+    if matrix.format.has_zero() { u8::MAX } else { 0 }
 }
 
 const ALL: u32 = 24;

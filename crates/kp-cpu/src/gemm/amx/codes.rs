@@ -129,9 +129,10 @@ impl Codes {
 
     /// Cycles that a code takes to become part of a line, as measured from memory on an Emerald Rapids core.
     pub(crate) fn cycles(&self) -> f64 {
+        let of_zeros = if self.has_zeros { 0.1 } else { 0.0 };
         match (self.kind, self.scaled) {
-            (Kind::Four(_), false) => 0.15,
-            (Kind::Four(_), true) => 0.35,
+            (Kind::Four(_), false) => 0.2 + of_zeros,
+            (Kind::Four(_), true) => 0.3 + of_zeros,
             (Kind::Float(_), false) => 0.3,
             (_, false) => 0.25,
             (_, true) => 0.4,

@@ -87,8 +87,8 @@ impl<E: Tail> ByTiles<E> {
     /// The one f32 for everything that B's codes were made numbers without, unless it is a column's factor as its scales are.
     fn late_global(&self, finish: &Finish<'_, '_, E>) -> Option<f32> {
         let global = finish.product.b.global;
-        let is_late = matches!(self.b, Source::Left(Lines::Codes(_))) && !self.scaled && !global.is_empty();
-        is_late.then(|| numbers::get(DType::F32, global, 0))
+        let is_late = matches!(self.b, Source::Left(Lines::Codes(_))) && self.scaling == Scaling::Applied;
+        (is_late && !global.is_empty()).then(|| numbers::get(DType::F32, global, 0))
     }
 
     /// Adds up anew what became NaN: parts of one number may have opposite signs, and all of them meet an infinite one of B. Then adds the products
@@ -169,7 +169,7 @@ impl<E: Tail> ByTiles<E> {
     fn column_factors(&self, finish: &Finish<'_, '_, E>, run: Range<usize>, out: &mut [E]) {
         let unit = E::from_f32(unit_of(&self.spec.a, self.holds) * unit_of(&self.spec.b, self.holds));
         out.fill(unit);
-        if !self.scaled {
+        if self.scaling == Scaling::Applied || !self.scaled {
             return;
         }
         for (p, out) in run.zip(out.chunks_exact_mut(BLOCK)) {

@@ -89,7 +89,7 @@ pub(crate) struct ByTiles<E> {
     pub(super) units: Units,
     pub(super) dot: Dot,
     pub(super) a: Lines,
-    /// Parts of A's numbers, and whether these are split to them.
+    /// Parts of A's numbers, and whether these are split to them, be it to one.
     pub(super) parts: usize,
     pub(super) splits: bool,
     pub(super) b: Source,
@@ -110,7 +110,7 @@ impl<E: Tail> ByTiles<E> {
         let is_signed = |matrix: &Matrix| matrix.dtype() != DType::U8;
         let late = is_late(spec, holds);
         let scaling = if late { Scaling::Left } else { Scaling::Applied };
-        let waits = waits(spec, holds);
+        let waits = waits(spec, holds, units);
         let b = Source::of(spec, &panels, holds, if waits { Scaling::Left } else { scaling });
         let dot = match (holds, b) {
             (Holds::Bf16, _) => Dot::Bf16,
@@ -118,11 +118,11 @@ impl<E: Tail> ByTiles<E> {
             (Holds::Bytes, _) => Dot::Bytes { left: is_signed(&spec.a), right: is_signed(&spec.b) },
         };
         let has_scales = |matrix: &Matrix| matrix.format.scale_dtype().is_some();
-        let scaled = late && (has_scales(&spec.a) || has_scales(&spec.b));
+        let scaled = has_scales(&spec.a) || late && has_scales(&spec.b);
         // Scales are applied before `Finish` sees the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;
-        let (parts, splits) = (parts_of_a(spec, holds), holds == Holds::Bf16 && is_split(spec));
+        let (parts, splits) = (parts_of_a(spec, holds), waits || holds == Holds::Bf16 && is_split(spec));
         // All of a run, or what divides it.
         let share = spec.b.format.block().1 as usize / holds.elements();
         let waiting = waits.then(|| 1 << share.trailing_zeros().min(DEEP.trailing_zeros()));

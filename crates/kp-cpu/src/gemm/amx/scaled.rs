@@ -280,7 +280,7 @@ mod tests {
     /// Scales of one step to all of them, over ends of runs, of k and of blocks; rows of two parts and three.
     #[test]
     fn scales_wait_for_sums() {
-        for a in ["f32", "f16"] {
+        for a in ["f32", "f16", "i8@row", "e4m3@tensor"] {
             for b in
                 ["i4@g32/f16", "u4@g32/f16z", "i4@g96/f32", "i8@g64/f16", "u8@g512/f32z", "e4m3@128x128", "e2m1@nv"]
             {

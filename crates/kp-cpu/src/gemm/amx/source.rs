@@ -101,13 +101,13 @@ pub(super) fn is_late(spec: &GemmSpec, holds: Holds) -> bool {
 }
 
 /// Whether scales that change along k wait for the sums of what shares one: codes are numbers of bf16, and with them would have several parts, each
-/// of which would meet every part of A.
-pub(crate) fn waits(spec: &GemmSpec, holds: Holds) -> bool {
+/// of which would meet every part of A; but to one of which they are rounded if A is bf16.
+pub(crate) fn waits(spec: &GemmSpec, holds: Holds, units: Units) -> bool {
     let b = &spec.b;
     let shares_lines = (b.format.block().1 as usize).is_multiple_of(ELEMENTS) && can_list(b, spec.k);
-    holds == Holds::Bf16
+    (holds, units) == (Holds::Bf16, Units::Tiles)
         && b.order == Order::Col
-        && is_split(spec)
+        && (is_split(spec) || spec.a.dtype() != DType::Bf16 && !varies(&spec.a, spec.k))
         && varies(b, spec.k)
         && shares_lines
         && parts_of(b, spec.k, 0) > 1
@@ -167,10 +167,11 @@ pub(crate) fn estimate(
         }
     };
     let seconds = |cycles: f64| cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-    let waits = waits(spec, holds);
+    let waits = waits(spec, holds, units);
     let multiply = if waits {
         // Of each tile that shares scales, as measured on an Emerald Rapids core.
-        let tiles = rows / ROWS as f64 * columns / ROWS as f64 * k / f64::from(spec.b.format.block().1.max(1));
+        let groups = k / f64::from(spec.b.format.block().1.max(1));
+        let tiles = items * whole(rows / items.max(1.0), ROWS) * columns * groups / (ROWS * ROWS) as f64;
         multiply + seconds(SCALED_TILE * tiles)
     } else {
         multiply
@@ -192,7 +193,7 @@ pub(crate) fn estimate(
 }
 
 /// Cycles that it takes to scale a tile of sums.
-const SCALED_TILE: f64 = 35.0;
+const SCALED_TILE: f64 = 60.0;
 
 /// Which share of memory's rate a few rows reach that meet B where it lies: one row to eight by 4096×4096 read columns at 17 to 19 GB/s on an
 /// Emerald Rapids core, narrow panels at 15, and wide ones, of which half a line is met at a time, at 12.
