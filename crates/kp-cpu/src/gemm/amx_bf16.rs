@@ -11,7 +11,7 @@ use super::{
         bits::{most_zero, parts_of},
         lines::Holds,
         product,
-        source::{Units, estimate, waits},
+        source::{Units, estimate, sums_are_whole, waits},
     },
     side::varies,
 };
@@ -79,7 +79,7 @@ pub(crate) fn has_tiles(caps: &Caps) -> std::result::Result<(), Unsupported> {
     needs.find(|need| !caps.has(need)).map_or(Ok(()), |need| Err(Unsupported::Feature { need }))
 }
 
-/// Whether `p` wants plain sums in f32, in any order.
+/// Whether `p` wants plain sums in f32, in any order, or in i32 where f32 holds them.
 ///
 /// # Errors
 /// What it wants instead.
@@ -87,7 +87,7 @@ pub(crate) fn sums_in_f32(p: &GemmSpec, repro: Repro) -> std::result::Result<(),
     if repro == Repro::BatchInvariant {
         return Err(Unsupported::Repro { asked: repro });
     }
-    if !p.acc.is_f32() {
+    if !p.acc.is_f32() && !sums_are_whole(p) {
         return Err(Unsupported::Option { option: "acc", got: p.acc.to_string() });
     }
     if p.sparsity != Sparsity::Dense {

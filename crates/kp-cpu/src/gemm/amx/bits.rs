@@ -65,7 +65,7 @@ fn parts_of_bits(bits: u32) -> usize {
 }
 
 /// The bits of codes less zero points of at most `most`.
-fn code_bits(matrix: &Matrix, most: u8) -> u32 {
+pub(super) fn code_bits(matrix: &Matrix, most: u8) -> u32 {
     let whole = |least: i32, greatest: i32| {
         let magnitude = (least - i32::from(most)).abs().max(greatest);
         // A power of two has but one, so those below it count.

@@ -1,7 +1,7 @@
 //! How B becomes tiles, and how long a product by tiles takes.
 
 use super::{
-    bits::{parts_of, parts_of_codes},
+    bits::{code_bits, most_zero, parts_of, parts_of_codes},
     codes::ELEMENTS,
     cut::{MOST_OF_A, MOST_ROWS, MOST_SUMS},
     lines::{BLOCK, Holds, Lines},
@@ -112,6 +112,13 @@ pub(crate) fn waits(spec: &GemmSpec, holds: Holds, units: Units) -> bool {
         && shares_lines
         && parts_of(b, spec.k, 0) > 1
         && parts_of_codes(b) == 1
+}
+
+/// Whether `p` wants sums of whole numbers that [share](waits) a scale in i32, and all of these are numbers of f32.
+pub(crate) fn sums_are_whole(p: &GemmSpec) -> bool {
+    let is_whole = |matrix: &Matrix| matches!(matrix.dtype(), DType::I4 | DType::U4 | DType::I8 | DType::U8);
+    let bits = code_bits(&p.a, 0) + code_bits(&p.b, most_zero(&p.b)) + p.b.format.block().1.ilog2() + 1;
+    p.acc == Acc::I32 && is_whole(&p.a) && is_whole(&p.b) && bits <= 24 && waits(p, Holds::Bf16, Units::Tiles)
 }
 
 /// Whether A's numbers have several parts, or one to which they are rounded.
