@@ -292,29 +292,45 @@ impl Codes {
         mut store: impl FnMut(usize, [__m512i; N]),
     ) -> __mmask16 {
         let (scales, zeros) = (by[0].as_chunks::<SCALES>().0, by[1].as_chunks::<SCALES>().0);
-        let mut special = 0;
-        each(codes, |i, codes: &[u8; ELEMENTS / 2]| {
-            let (first, some) = self.table::<N, ROUNDED>(values, scales[i][0], zeros[i][0]);
-            let (last, more) = match SCALES {
-                1 => (first, some),
-                _ => self.table::<N, ROUNDED>(values, scales[i][1], zeros[i][1]),
-            };
-            special |= some | more;
+        // Whether each line has its own: asked of it, that is seldom foreseen.
+        let is_new = self.share <= ELEMENTS;
+        let (mut known, mut table, mut special) = (None, [_mm512_setzero_si512(); N], 0);
+        let (whole, rest) = codes.as_chunks::<{ ELEMENTS / 2 }>();
+        let mut end = [0; ELEMENTS / 2];
+        if !rest.is_empty() {
+            end[..rest.len()].copy_from_slice(rest);
+        }
+        // No closure has the body, in which the table stays in registers.
+        for (i, (scales, zeros)) in scales.iter().zip(zeros).enumerate().take(codes.len().div_ceil(ELEMENTS / 2)) {
+            let codes = whole.get(i).unwrap_or(&end);
+            let wanted = (scales[0].to_bits(), zeros[0].to_bits());
+            if is_new || SCALES > 1 || known != Some(wanted) {
+                let (first, some) = self.scaled_parts::<N, ROUNDED>(values, scales[0], zeros[0]);
+                let (last, more) = match SCALES {
+                    1 => (first, some),
+                    _ => self.scaled_parts::<N, ROUNDED>(values, scales[1], zeros[1]),
+                };
+                for (part, table) in table.iter_mut().enumerate() {
+                    // What are parts, is not rounded any more.
+                    *table = rounded(first[part], last[part]);
+                }
+                special |= some | more;
+                known = Some(wanted);
+            }
             let places = if SCALES == 1 { nibbles(codes) } else { in_halves(nibbles(codes)) };
-            let mut line = [_mm512_setzero_si512(); N];
-            for (part, line) in line.iter_mut().enumerate() {
-                // What are parts, is not rounded any more.
-                *line = _mm512_permutexvar_epi16(places, rounded(first[part], last[part]));
+            let mut line = table;
+            for part in &mut line {
+                *part = _mm512_permutexvar_epi16(places, *part);
             }
             store(i, line);
-        });
+        }
         special
     }
 
     /// What codes of 4 bits stand for with a scale and a zero point, as it is to be rounded, or as parts, and which of it is special.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    fn table<const N: usize, const ROUNDED: bool>(
+    fn scaled_parts<const N: usize, const ROUNDED: bool>(
         &self,
         values: __m512,
         scale: f32,
