@@ -8,7 +8,7 @@
 
 use super::{
     amx::{
-        bits::parts_of,
+        bits::{kept, parts_of},
         chunks::grid,
         floats::Floats,
         lines::Holds,
@@ -127,9 +127,8 @@ fn estimate(caps: &Caps, p: &GemmProblem) -> Nanos {
     let whole = |n: u32, multiple: usize| (n as usize).next_multiple_of(multiple) as f64;
     let (batch, k, threads) = (f64::from(p.batch), f64::from(p.k), caps.units.max(1));
     let (rows, columns) = (whole(p.m, ROWS), whole(p.n, WIDE));
-    let [of_left, of_right] = [&p.a, &p.b].map(|matrix| parts_of(matrix, p.k, USUAL_ZEROS));
-    let multiply = terms([of_left, of_right]).count() as f64 * 2.0 * batch * rows * columns * k
-        / (0.5 * caps.rates.get(DType::Bf16));
+    let parts = kept([&p.a, &p.b].map(|matrix| parts_of(matrix, p.k, USUAL_ZEROS)), p);
+    let multiply = terms(parts).count() as f64 * 2.0 * batch * rows * columns * k / (0.5 * caps.rates.get(DType::Bf16));
     let [down, across] = grid(p, threads as usize).map(|chunks| chunks as f64);
     let turned = if p.b.order == Order::Col { TURN_CYCLES } else { 0.0 };
     let of_a = across * rows * (cycles(&p.a, p.a.order == Order::Row) - 1.0 + turned);

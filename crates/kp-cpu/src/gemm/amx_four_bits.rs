@@ -8,7 +8,7 @@
 
 use super::{
     amx::{
-        bits::{parts_of, scaling},
+        bits::{kept, most_zero, parts_of, scaling},
         parts::PARTS,
     },
     amx_bf16::has_tiles,
@@ -92,12 +92,12 @@ impl Kernel<Gemm> for AmxFourBits {
 
 /// Parts of A's numbers.
 fn parts(spec: &GemmSpec) -> usize {
-    match spec.a.format.scheme {
-        _ if spec.acc == Acc::F32Q8 => 1,
+    let parts = match spec.a.format.scheme {
         // Its f32 for everything has too many digits.
         Scheme::Nv => PARTS,
-        _ => parts_of(&spec.a, spec.k, u8::MAX),
-    }
+        _ => parts_of(&spec.a, spec.k, most_zero(&spec.a)),
+    };
+    kept([parts, 1], spec)[0]
 }
 
 /// Entries of B's scales for 32 elements.

@@ -11,7 +11,10 @@ use crate::{
     gemm::side::{Scaling, Side, varies},
     numbers,
 };
-use kp_hal::{DType, op::Matrix};
+use kp_hal::{
+    DType,
+    op::{Acc, GemmSpec, Matrix},
+};
 
 /// Whether scales of `matrix`, of which an outer row has `inner` elements, are for sums.
 pub(super) fn is_late(matrix: &Matrix, inner: u32) -> bool {
@@ -46,6 +49,16 @@ pub(crate) fn parts_of(matrix: &Matrix, inner: u32, most: u8) -> usize {
         Some(_) => ALL,
     };
     parts_of_bits(code_bits(matrix, most) + of_scale)
+}
+
+/// The parts that are multiplied of an A and a B of so many. `acc=f32q8` lets A be rounded to 8 bits, and numbers of NF4 be off by 2⁻¹² of themselves: one
+/// part is closer to the former than those bits are, and two to the latter.
+pub(crate) fn kept([a, b]: [usize; 2], spec: &GemmSpec) -> [usize; 2] {
+    match (spec.acc, spec.b.dtype()) {
+        (Acc::F32Q8, DType::Nf4) => [1, b.min(2)],
+        (Acc::F32Q8, _) => [1, b],
+        _ => [a, b],
+    }
 }
 
 /// The same before they are scaled.

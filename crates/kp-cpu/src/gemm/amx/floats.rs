@@ -18,7 +18,7 @@
 //! that multiplies those, but where they lie as such in rows.
 
 use super::{
-    bits::{is_late, parts, scaling, without_digits},
+    bits::{is_late, kept, parts, scaling, without_digits},
     chunks::grid,
     codes::{Codes, ENTRIES},
     lines::{BLOCK, turn, turn_sums},
@@ -439,7 +439,7 @@ impl Launch<Gemm> for Floats {
                 product.alpha *= rest;
             }
         }
-        let parts = [&product.a, &product.b].map(parts);
+        let parts = kept([&product.a, &product.b].map(parts), spec);
         let (rooms, mut rest) = kernel::own(queue).scratch().split_at_mut(threads::count() * self.room_bytes());
         let stage = cut::<f32>(&mut rest, stage_len(spec));
         let codes = &mut rest[..codes_bytes(spec)];

@@ -1,7 +1,7 @@
 //! How B becomes tiles, and how long a product by tiles takes.
 
 use super::{
-    bits::{code_bits, most_zero, parts_of, parts_of_codes},
+    bits::{code_bits, kept, most_zero, parts_of, parts_of_codes},
     codes::ELEMENTS,
     cut::{MOST_OF_A, MOST_ROWS, MOST_SUMS},
     lines::{BLOCK, Holds, Lines},
@@ -126,9 +126,9 @@ pub(crate) fn is_split(spec: &GemmSpec) -> bool {
     spec.a.format.scheme == Scheme::None && parts_of(&spec.a, spec.k, 0) > 1
 }
 
-/// The parts of A's numbers. What `acc=f32q8` lets be rounded to 8 bits has one, closer to it than those.
+/// The parts of A's numbers that are [kept].
 pub(crate) fn parts_of_a(spec: &GemmSpec, holds: Holds) -> usize {
-    if holds == Holds::Bytes || spec.acc == Acc::F32Q8 { 1 } else { parts_of(&spec.a, spec.k, 0) }
+    if holds == Holds::Bytes { 1 } else { kept([parts_of(&spec.a, spec.k, 0), 1], spec)[0] }
 }
 
 /// What a whole step of an operand is worth.
@@ -200,7 +200,7 @@ pub(crate) fn estimate(
 }
 
 /// Cycles that it takes to scale a tile of sums.
-const SCALED_TILE: f64 = 60.0;
+const SCALED_TILE: f64 = 46.0;
 
 /// Which share of memory's rate a few rows reach that meet B where it lies: one row to eight by 4096×4096 read columns at 17 to 19 GB/s on an
 /// Emerald Rapids core, narrow panels at 15, and wide ones, of which half a line is met at a time, at 12.
