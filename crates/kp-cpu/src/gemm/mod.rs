@@ -31,6 +31,8 @@ mod avx2_small;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_bf16;
 #[cfg(target_arch = "x86_64")]
+mod avx512_few_lines;
+#[cfg(target_arch = "x86_64")]
 mod avx512_few_pairs;
 #[cfg(target_arch = "x86_64")]
 mod avx512_few_panels;
@@ -90,6 +92,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx512_few_rows::Avx512FewRows,
     &avx512_four_bits::Avx512FourBits,
     &avx512_few_panels::Avx512FewPanels,
+    &avx512_few_lines::Avx512FewLines,
     &avx2_four_bit_codes::Avx2FourBitCodes,
     &avx2_four_bit_code_lanes::Avx2FourBitCodeLanes,
     &avx2_few_codes::Avx2FewCodes,

@@ -132,7 +132,7 @@ impl Codes {
         let of_zeros = if self.has_zeros { 0.1 } else { 0.0 };
         match (self.kind, self.scaled) {
             (Kind::Four(_), false) => 0.2 + of_zeros,
-            (Kind::Four(_), true) => 0.3 + of_zeros,
+            (Kind::Four(_), true) => 0.4 + of_zeros,
             (Kind::Float(_), false) => 0.3,
             (_, false) => 0.25,
             (_, true) => 0.4,

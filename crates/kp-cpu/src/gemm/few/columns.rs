@@ -147,6 +147,11 @@ pub(crate) trait Dots<E>: Send + Sync + 'static {
     /// Bytes of work space of a thread.
     fn work_bytes(&self) -> usize;
 
+    /// Most columns of a task.
+    fn most_columns(&self) -> usize {
+        WIDE
+    }
+
     /// Makes the rows of `item` ready.
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]);
 
@@ -194,7 +199,7 @@ pub(crate) const WIDE: usize = 256;
 
 impl<E: Tail> Few<E> {
     fn new(spec: &GemmSpec, unit: usize, dots: Box<dyn Dots<E>>) -> Self {
-        let width = (spec.n as usize / (8 * threads::count())).next_multiple_of(unit).clamp(unit, WIDE);
+        let width = (spec.n as usize / (8 * threads::count())).next_multiple_of(unit).clamp(unit, dots.most_columns());
         // Scales are applied by whoever makes the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;

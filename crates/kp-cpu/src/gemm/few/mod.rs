@@ -19,6 +19,7 @@ pub(crate) mod dots;
 pub(crate) mod far;
 pub(crate) mod folded;
 pub(crate) mod lanes;
+pub(crate) mod lines;
 pub(crate) mod lists;
 pub(crate) mod number_rows;
 pub(crate) mod numbers;
