@@ -15,6 +15,8 @@ mod avx2_code_tiles;
 #[cfg(target_arch = "x86_64")]
 mod avx2_few_codes;
 #[cfg(target_arch = "x86_64")]
+mod avx2_few_lines;
+#[cfg(target_arch = "x86_64")]
 mod avx2_few_panels;
 #[cfg(target_arch = "x86_64")]
 mod avx2_few_rows;
@@ -100,6 +102,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &avx2_four_bit_lanes::Avx2FourBitLanes,
     &avx2_few_rows::Avx2FewRows,
     &avx2_few_panels::Avx2FewPanels,
+    &avx2_few_lines::Avx2FewLines,
     &amx_int8::AmxInt8,
     &amx_bf16::AmxBf16,
     &amx_f32::AmxF32,

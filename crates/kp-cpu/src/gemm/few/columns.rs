@@ -147,9 +147,9 @@ pub(crate) trait Dots<E>: Send + Sync + 'static {
     /// Bytes of work space of a thread.
     fn work_bytes(&self) -> usize;
 
-    /// Most columns of a task.
-    fn most_columns(&self) -> usize {
-        WIDE
+    /// Columns that a task of `all` best has, but for what they are a multiple of.
+    fn columns(&self, all: usize) -> usize {
+        (all / (8 * threads::count())).min(WIDE)
     }
 
     /// Makes the rows of `item` ready.
@@ -199,7 +199,7 @@ pub(crate) const WIDE: usize = 256;
 
 impl<E: Tail> Few<E> {
     fn new(spec: &GemmSpec, unit: usize, dots: Box<dyn Dots<E>>) -> Self {
-        let width = (spec.n as usize / (8 * threads::count())).next_multiple_of(unit).clamp(unit, dots.most_columns());
+        let width = dots.columns(spec.n as usize).next_multiple_of(unit).max(unit);
         // Scales are applied by whoever makes the sums.
         let mut summing = Summing::of(spec);
         summing.sums = Sums::Added;

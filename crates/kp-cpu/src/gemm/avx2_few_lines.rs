@@ -1,0 +1,67 @@
+//! D = A·B for at most eight rows whose B has contiguous rows, in f32, on processors that have AVX2 and no
+//! AVX-512: weights as they lie.
+//!
+//! See [`super::few::line_rows`] for the frame and [`super::few::avx2_lines`] for the loop. Limits: numbers of 32 or 16 bits
+//! without scales, and bytes with those of columns; not `batch-invariant`, since `packed` adds blocks of k apart.
+
+use super::few::{
+    avx2::{Bf16, F16, F32, I8, U8},
+    avx2_lines::lines,
+    columns,
+    line_rows::{Lines, Loop, UNIT, estimate, height, suits},
+};
+use crate::simd::{Avx2, Isa};
+use kp_hal::{
+    Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant, Variants,
+    op::{Gemm, GemmProblem},
+    source_hash,
+};
+use std::sync::Arc;
+
+/// The kernel for decoding with weights in rows on processors without AVX-512.
+pub(crate) struct Avx2FewLines;
+
+impl Kernel<Gemm> for Avx2FewLines {
+    fn name(&self) -> &'static str {
+        "avx2_few_lines"
+    }
+
+    fn code(&self) -> u64 {
+        const {
+            source_hash(include_bytes!("avx2_few_lines.rs"))
+                ^ source_hash(include_bytes!("few/avx2_lines.rs")).rotate_left(1)
+                ^ source_hash(include_bytes!("few/line_rows.rs")).rotate_left(2)
+                ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
+        }
+    }
+
+    fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
+        suits(caps, Avx2::FEATURES, p)?;
+        Ok(Variants::ONE)
+    }
+
+    fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
+        estimate(caps, p, 8.0)
+    }
+
+    fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
+        macro_rules! loops {
+            ($kind:ident) => {
+                match height(p) {
+                    1 => (lines::<$kind, 1, 8> as Loop, 64),
+                    2 => (lines::<$kind, 2, 4> as Loop, 32),
+                    4 => (lines::<$kind, 4, 2> as Loop, 16),
+                    _ => (lines::<$kind, 8, 1> as Loop, 8),
+                }
+            };
+        }
+        let loops = match p.b.dtype() {
+            DType::F32 => loops!(F32),
+            DType::Bf16 => loops!(Bf16),
+            DType::F16 => loops!(F16),
+            DType::I8 => loops!(I8),
+            _ => loops!(U8),
+        };
+        Ok(columns::plan(self, device, p, variant, UNIT, Lines::new(p, loops)))
+    }
+}
