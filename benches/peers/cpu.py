@@ -84,6 +84,15 @@ def linear(m, n, k, dtype, cold):
     return rival
 
 
+def by_rows(m, n, k, dtype):
+    def rival(threads):
+        x, d = numbers(m, k, dtype=dtype), torch.empty(m, n, dtype=dtype)
+        w = copies(numbers(k, n, dtype=dtype), True)
+        return lambda i: torch.mm(x, w[i % len(w)], out=d)
+
+    return rival
+
+
 def matmul(n, dtype):
     def rival(threads):
         a, b, d = numbers(n, n, dtype=dtype), numbers(n, n, dtype=dtype), torch.empty(n, n, dtype=dtype)
@@ -240,6 +249,8 @@ def products(dtype):
         if dtype == F32:
             rivals["onnxruntime"] = onnx_linear(m, n, k, cold)
         rows.append(Row(f"gemm 1x{m}x{n}x{k} {formats} b={PANEL[t]}", cold, **rivals))
+        if cold:
+            rows.append(Row(f"gemm 1x{m}x{n}x{k} {formats}", True, torch=by_rows(m, n, k, dtype)))
     return rows
 
 
