@@ -17,7 +17,7 @@ use std::arch::x86_64::{
 /// Numbers of a vector.
 const LANES: usize = 16;
 
-/// Lines that meet all rows at once.
+/// Most lines that meet all rows at once.
 pub(crate) const LINES: usize = 32;
 
 /// Part of some lines: their bytes, from the first one's on, and how far it is from one to the next.
