@@ -11,7 +11,7 @@ pub(crate) mod lines;
 mod operands;
 pub(crate) mod parts;
 pub(crate) mod product;
-mod scaled;
+pub(crate) mod scaled;
 pub(crate) mod source;
 pub(crate) mod splits;
 pub(crate) mod terms;
