@@ -8,7 +8,7 @@
 
 use super::{
     amx::{
-        bits::{kept, parts_of},
+        bits::{kept, most_zero, parts_of},
         chunks::grid,
         floats::Floats,
         lines::Holds,
@@ -117,7 +117,7 @@ const COLUMNS: Variant = Variant(1);
 
 /// Whether B's columns need not be split: they are codes that are numbers of bf16 with their scales, or before those, which then multiply sums.
 fn meets_columns(p: &GemmSpec) -> bool {
-    let is_exact = parts_of(&p.b, p.k, 0) == 1 || source::waits(p, Holds::Bf16, Units::Tiles);
+    let is_exact = parts_of(&p.b, p.k, most_zero(&p.b)) == 1 || source::waits(p, Holds::Bf16, Units::Tiles);
     source::is_split(p) && p.b.order == Order::Col && is_exact
 }
 

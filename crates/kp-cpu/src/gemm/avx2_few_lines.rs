@@ -32,6 +32,7 @@ impl Kernel<Gemm> for Avx2FewLines {
                 ^ source_hash(include_bytes!("few/avx2_lines.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("few/line_rows.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("few/avx2_panels.rs")).rotate_left(4)
         }
     }
 

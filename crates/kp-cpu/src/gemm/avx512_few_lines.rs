@@ -30,6 +30,7 @@ impl Kernel<Gemm> for Avx512FewLines {
                 ^ source_hash(include_bytes!("few/lines.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("few/line_rows.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("few/dots.rs")).rotate_left(4)
         }
     }
 

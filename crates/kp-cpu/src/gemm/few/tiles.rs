@@ -77,7 +77,7 @@ impl Two {
 /// of a step. Asks meanwhile for as many codes of `later`.
 ///
 /// # Safety
-/// The processor has tiles of bf16, and the first three of them have as many rows as `a`'s tiles, of whole lines; the fourth is whole.
+/// The processor has tiles of bf16, and the first three of them have as many rows as `a`'s tiles, of whole lines; two more are whole.
 ///
 /// # Panics
 /// If rows, scales or shifts are short.
