@@ -48,6 +48,7 @@ impl Kernel<Gemm> for AmxBf16 {
                 ^ source_hash(include_bytes!("amx/bits.rs")).rotate_left(9)
                 ^ source_hash(include_bytes!("amx/parts.rs")).rotate_left(10)
                 ^ source_hash(include_bytes!("amx/scaled.rs")).rotate_left(11)
+                ^ source_hash(include_bytes!("across.rs")).rotate_left(12)
         }
     }
 

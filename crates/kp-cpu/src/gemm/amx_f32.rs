@@ -7,6 +7,7 @@
 //! f32; numbers below 2⁻¹¹⁰ lose bits, and count as 0 below 2⁻¹²⁶; not `batch-invariant`, since few rows have other kernels.
 
 use super::{
+    across::lies_across,
     amx::{
         bits::{kept, most_zero, parts_of},
         chunks::grid,
@@ -59,6 +60,7 @@ impl Kernel<Gemm> for AmxF32 {
                 ^ source_hash(include_bytes!("amx/weave.rs")).rotate_left(15)
                 ^ source_hash(include_bytes!("amx/chunks.rs")).rotate_left(16)
                 ^ source_hash(include_bytes!("amx/scaled.rs")).rotate_left(17)
+                ^ source_hash(include_bytes!("across.rs")).rotate_left(18)
         }
     }
 
@@ -118,7 +120,7 @@ const COLUMNS: Variant = Variant(1);
 /// Whether B's columns need not be split: they are codes that are numbers of bf16 with their scales, or before those, which then multiply sums.
 fn meets_columns(p: &GemmSpec) -> bool {
     let is_exact = parts_of(&p.b, p.k, most_zero(&p.b)) == 1 || source::waits(p, Holds::Bf16, Units::Tiles);
-    source::is_split(p) && p.b.order == Order::Col && is_exact
+    source::is_split(p) && (p.b.order == Order::Col || lies_across(&p.b, true)) && is_exact
 }
 
 /// Products of parts, six of f32, at a measured share of the peak, splitting, and reading.

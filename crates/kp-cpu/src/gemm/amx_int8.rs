@@ -38,6 +38,7 @@ impl Kernel<Gemm> for AmxInt8 {
                 ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("amx/ends.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("amx/operands.rs")).rotate_left(7)
+                ^ source_hash(include_bytes!("across.rs")).rotate_left(8)
         }
     }
 

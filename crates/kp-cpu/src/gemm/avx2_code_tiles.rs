@@ -1,9 +1,10 @@
-//! D = A·B of 8- or 4-bit codes on both sides, whose B has contiguous columns, on processors that have AVX2 and no AVX-512: register
+//! D = A·B of 8- or 4-bit codes on both sides, on processors that have AVX2 and no AVX-512: register
 //! tiles of exact sums in i32.
 //!
 //! See [`super::vnni::product`] for how it is cut and [`super::vnni::avx2`] for the loops. Limits: as `vnni_tiles`.
 
 use super::{
+    across::{self, lies_across},
     avx2_few_codes::{set, variants},
     few::codes::Set,
     side::varies,
@@ -32,11 +33,12 @@ impl Kernel<Gemm> for Avx2CodeTiles {
                 ^ source_hash(include_bytes!("vnni/rows.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("vnni/product.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("across.rs")).rotate_left(5)
         }
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        if p.b.order != Order::Col {
+        if p.b.order != Order::Col && !lies_across(&p.b, true) {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
         }
         suits(p)?;
@@ -58,7 +60,7 @@ impl Kernel<Gemm> for Avx2CodeTiles {
         let multiply = products / (cycle * clock * efficiency);
         let chunks = (f64::from(p.m) / ROWS as f64).ceil();
         let bytes = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 8.0;
-        let pack = bytes * chunks / packed / clock;
+        let pack = bytes * chunks * (1.0 / packed + across::cycles(&p.b, true)) / clock;
         Nanos::from_secs(multiply + pack.max(memory.as_secs() / 0.7) + 4e-6 * f64::from(p.batch.max(1)))
     }
 

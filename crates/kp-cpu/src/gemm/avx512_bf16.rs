@@ -42,6 +42,7 @@ impl Kernel<Gemm> for Avx512Bf16 {
                 ^ source_hash(include_bytes!("amx/operands.rs")).rotate_left(8)
                 ^ source_hash(include_bytes!("amx/bits.rs")).rotate_left(9)
                 ^ source_hash(include_bytes!("amx/parts.rs")).rotate_left(10)
+                ^ source_hash(include_bytes!("across.rs")).rotate_left(12)
         }
     }
 

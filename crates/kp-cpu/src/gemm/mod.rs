@@ -1,6 +1,8 @@
 //! The kernels of `gemm`, best first.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod across;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx_bf16;

@@ -170,7 +170,7 @@ impl Side<'_> {
             }
             return;
         }
-        if self.outer_is_contiguous() && self.matrix.format.scheme == Scheme::None {
+        if self.outer_is_contiguous() && self.meta.is_none() {
             let mut lines = [R::ZERO; TURN_ROWS * TURN_LD];
             for (o, first) in outer.clone().step_by(TURN).enumerate() {
                 let some = first..(first + TURN).min(outer.end);
@@ -180,6 +180,11 @@ impl Side<'_> {
                     let out = &mut out[o * TURN * ld + part - inner.start..];
                     turn::<I, R>((&lines, TURN_LD), (range.len(), some.len()), (out, ld));
                 }
+            }
+            for (o, out) in outer.zip(out.chunks_mut(ld)) {
+                self.each_block(batch, o, inner.clone(), scaling, &mut out[..inner.len()], |x, scale, zero| {
+                    x.iter_mut().for_each(|x| *x = (*x - zero) * scale);
+                });
             }
             return;
         }

@@ -1,9 +1,10 @@
 //! D = A·B of 8- or 4-bit codes on both sides, in register tiles of exact sums in i32.
 //!
-//! See [`super::vnni::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be that of
-//! panels of whole vectors too.
+//! See [`super::vnni::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be any, of panels if those are of
+//! whole vectors.
 
 use super::{
+    across,
     few::codes::Set,
     finish::Panels,
     side::varies,
@@ -39,6 +40,7 @@ impl Kernel<Gemm> for VnniTiles {
                 ^ source_hash(include_bytes!("vnni/product.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("vnni/place.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(6)
+                ^ source_hash(include_bytes!("across.rs")).rotate_left(7)
         }
     }
 
@@ -60,7 +62,7 @@ impl Kernel<Gemm> for VnniTiles {
         // Sixteen bytes are packed in a cycle and a half, for each chunk of rows; none of what is read in place.
         let bytes = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 8.0;
         let chunks = if Way::of(p) == Way::Packed { (f64::from(p.m) / ROWS as f64).ceil() } else { 0.0 };
-        let pack = bytes * chunks / 10.0;
+        let pack = bytes * chunks * (0.1 + across::cycles(&p.b, true));
         let pack = pack / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(multiply + pack.max(memory.as_secs() / 0.7) + 4e-6 * f64::from(p.batch.max(1)))
     }

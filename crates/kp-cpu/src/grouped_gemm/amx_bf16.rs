@@ -33,6 +33,7 @@ impl Kernel<GroupedGemm> for AmxBf16 {
                 ^ source_hash(include_bytes!("../gemm/amx/operands.rs")).rotate_left(8)
                 ^ source_hash(include_bytes!("../gemm/amx/bits.rs")).rotate_left(9)
                 ^ source_hash(include_bytes!("../gemm/amx/parts.rs")).rotate_left(10)
+                ^ source_hash(include_bytes!("../gemm/across.rs")).rotate_left(12)
         }
     }
 

@@ -139,14 +139,14 @@ impl Codes {
         }
     }
 
-    /// The lines of elements `inner` of outer rows `outer`, a block at most, with the number of the row among them and of the line, and zeros;
+    /// The lines of elements `inner` of outer rows `outer`, a block at most, whose codes are `columns`, with the number of the row among them and of the line, and zeros;
     /// `inner` starts at a line's first element. `before` is called before each row.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub(crate) fn lines(
         &self,
         side: &Side<'_>,
-        batch: usize,
+        (batch, columns): (usize, Columns<'_>),
         (outer, inner): (Range<usize>, Range<usize>),
         mut before: impl FnMut(),
         mut store: impl FnMut(usize, usize, __m512i),
@@ -160,7 +160,8 @@ impl Codes {
                 self.scales(side, batch, outer.clone(), some.clone(), [scales, zeros]);
             }
             let line = (first - inner.start) / ELEMENTS;
-            let columns = Columns::of(side, batch, some.clone());
+            let bytes = |elements: usize| side.matrix.dtype().bytes(elements as u64) as usize;
+            let columns = columns.part(bytes(first - inner.start)..bytes(some.end - inner.start));
             for (row, o) in outer.clone().enumerate() {
                 before();
                 let by = match &of_rows {

@@ -5,12 +5,14 @@ use crate::{
     amx::{ROW_BYTES, ROWS, TILE_BYTES},
     caps::streams_by_second_cache,
     gemm::{
+        across::{Turned, lies_across},
         few::columns::Codes as Columns,
-        side::{LINE, Scaling, Side},
+        side::{Scaling, Side},
         vnni::pack::transposed,
     },
     memory::fetch_ahead,
     numbers,
+    simd::Avx512,
 };
 use kp_hal::{
     DType,
@@ -55,7 +57,15 @@ impl Holds {
 
 /// How rows become lines.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Lines {
+pub(crate) struct Lines {
+    pub(super) how: How,
+    /// Whether they lie across, so that their codes are [turned](Turned) first.
+    pub(super) turned: bool,
+}
+
+/// What becomes of codes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
     /// Their codes are what lines hold.
     Same,
     /// Two codes a byte, each of which stands for a byte.
@@ -70,13 +80,14 @@ impl Lines {
     /// How the rows of an operand, B's columns among them, become lines that hold `holds`: bytes are multiples of `unit`,
     /// numbers have their scales or not.
     pub(crate) fn of(matrix: &Matrix, is_b: bool, k: u32, holds: Holds, unit: f32, scaling: Scaling) -> Self {
-        let lies = matches!((matrix.order, is_b), (Order::Row, false) | (Order::Col, true));
+        let turned = lies_across(matrix, is_b);
+        let lies = turned || matches!((matrix.order, is_b), (Order::Row, false) | (Order::Col, true));
         let codes = || Codes::of(matrix, k, scaling == Scaling::Applied).filter(|_| lies).map(Codes::without_global);
-        let pairs = |value: fn(usize) -> i8| Self::Pairs(std::array::from_fn(|code| value(code) as u8));
-        match (holds, matrix.dtype()) {
-            (Holds::Bf16, DType::Bf16) if lies && matrix.format.scheme == Scheme::None => Self::Same,
-            (Holds::Bf16, _) => codes().map_or(Self::Numbers { dtype: DType::Bf16, unit, scaling }, Self::Codes),
-            (Holds::Bytes, DType::I8 | DType::U8) if lies => Self::Same,
+        let pairs = |value: fn(usize) -> i8| How::Pairs(std::array::from_fn(|code| value(code) as u8));
+        let how = match (holds, matrix.dtype()) {
+            (Holds::Bf16, DType::Bf16) if lies && matrix.format.scheme == Scheme::None => How::Same,
+            (Holds::Bf16, _) => codes().map_or(How::Numbers { dtype: DType::Bf16, unit, scaling }, How::Codes),
+            (Holds::Bytes, DType::I8 | DType::U8) if lies => How::Same,
             (Holds::Bytes, DType::U4) if lies => pairs(|code| code as i8),
             (Holds::Bytes, DType::I4) if lies => pairs(|code| (code as i8 ^ 8) - 8),
             (Holds::Bytes, DType::E2m1) if lies => {
@@ -85,22 +96,54 @@ impl Lines {
             }
             (Holds::Bytes, dtype) => {
                 let dtype = if dtype == DType::U8 { dtype } else { DType::I8 };
-                Self::Numbers { dtype, unit, scaling: Scaling::Left }
+                How::Numbers { dtype, unit, scaling: Scaling::Left }
             }
-        }
+        };
+        Self { how, turned: turned && !matches!(how, How::Numbers { .. }) }
+    }
+
+    /// Whether lines are rows as they lie.
+    pub(crate) fn are_rows(self) -> bool {
+        matches!(self.how, How::Same) && !self.turned
     }
 
     /// Packs outer rows `outer`, a block at most, of elements `inner` to the rows of two tiles a step; what is missing
     /// becomes zeros. `inner` starts at a line's first element. Codes of such rows and elements are asked for meanwhile, a row for each, since
-    /// memory would rest while lines are made, and lines wait while it is asked for all at once.
+    /// memory would rest while lines are made, and lines wait while it is asked for all at once. `turned` has room if codes are turned.
     ///
     /// # Panics
     /// If `out` is short.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     pub(crate) fn pack(
         self,
         side: &Side<'_>,
         batch: usize,
+        (outer, inner): (Range<usize>, Range<usize>),
+        (soon, of_soon): (Range<usize>, Range<usize>),
+        turned: &mut Turned<'_>,
+        out: &mut [u8],
+    ) {
+        if !self.turned {
+            let columns = Columns::of(side, batch, inner.clone());
+            return self.how.pack(side, (batch, columns), (outer, inner), (soon, of_soon), out);
+        }
+        for first in inner.clone().step_by(turned.most().max(1)) {
+            let some = first..inner.end.min(first + turned.most());
+            // SAFETY: a feature of this function.
+            let columns = unsafe { turned.columns(side, batch, outer.clone(), some.clone()) };
+            let out = &mut out[self.how.steps(side, first - inner.start) * STEP_BYTES..];
+            self.how.pack(side, (batch, columns), (outer.clone(), some), (0..0, 0..0), out);
+        }
+    }
+}
+
+impl How {
+    /// Packs rows whose codes are `columns`, as [`Lines::pack`] does.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    fn pack(
+        self,
+        side: &Side<'_>,
+        (batch, columns): (usize, Columns<'_>),
         (outer, inner): (Range<usize>, Range<usize>),
         (soon, of_soon): (Range<usize>, Range<usize>),
         out: &mut [u8],
@@ -113,10 +156,9 @@ impl Lines {
             // SAFETY: the block has that line.
             unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(step * STEP_BYTES + row * ROW_BYTES).cast(), line) };
         };
-        let columns = Columns::of(side, batch, inner.clone());
         let there = outer.len();
         // Columns of B are asked for while others are multiplied.
-        let asks = !side.columns && streams_by_second_cache();
+        let asks = side.inner_is_contiguous() && !side.columns && streams_by_second_cache();
         let wanted = Columns::of(side, batch, of_soon.clone());
         let mut soon = soon.filter(|_| !matches!(self, Self::Same | Self::Numbers { .. }) && !of_soon.is_empty());
         let mut ask = || {
@@ -124,11 +166,28 @@ impl Lines {
                 fetch_ahead(wanted.column(o));
             }
         };
-        let rows = if let Self::Codes(codes) = self {
-            codes.lines(side, batch, (outer, inner.clone()), &mut ask, |r, s, line| store(out, r, s, line));
-            0..0
-        } else {
-            outer
+        let rows = match self {
+            Self::Codes(codes) => {
+                let rows = (outer, inner.clone());
+                codes.lines(side, (batch, columns), rows, &mut ask, |r, s, line| store(out, r, s, line));
+                0..0
+            }
+            Self::Numbers { dtype, unit, scaling } => {
+                numbers_of(side, batch, (outer, inner.clone()), scaling, |r, first, numbers| {
+                    if unit != 1.0 {
+                        numbers.iter_mut().for_each(|x| *x *= 1.0 / unit);
+                    }
+                    let mut line = [0_u8; 2 * SOME];
+                    let codes = &mut line[..dtype.bytes(numbers.len() as u64) as usize];
+                    numbers::write(dtype, numbers, codes, 0, Overflow::Propagate);
+                    let step = dtype.bytes(first as u64) as usize / ROW_BYTES;
+                    for (s, codes) in codes.chunks(ROW_BYTES).enumerate() {
+                        store(out, r, step + s, bytes(codes));
+                    }
+                });
+                0..0
+            }
+            _ => outer,
         };
         for (r, o) in rows.enumerate() {
             ask();
@@ -161,24 +220,7 @@ impl Lines {
                         store(out, r, s, _mm512_maskz_shuffle_epi8(there, table, places));
                     }
                 }
-                Self::Codes(_) => unreachable!("all rows were made above"),
-                Self::Numbers { dtype, unit, scaling } => {
-                    let (mut numbers, mut line) = ([0.0_f32; LINE], [0_u8; 2 * LINE]);
-                    for first in inner.clone().step_by(LINE) {
-                        let some = first..(first + LINE).min(inner.end);
-                        let numbers = &mut numbers[..some.len()];
-                        side.row(batch, o, some.clone(), scaling, numbers);
-                        if unit != 1.0 {
-                            numbers.iter_mut().for_each(|x| *x *= 1.0 / unit);
-                        }
-                        let codes = &mut line[..dtype.bytes(some.len() as u64) as usize];
-                        numbers::write(dtype, numbers, codes, 0, Overflow::Propagate);
-                        let step = dtype.bytes((first - inner.start) as u64) as usize / ROW_BYTES;
-                        for (s, codes) in codes.chunks(ROW_BYTES).enumerate() {
-                            store(out, r, step + s, bytes(codes));
-                        }
-                    }
-                }
+                Self::Codes(_) | Self::Numbers { .. } => unreachable!("all rows were made above"),
             }
         }
         for r in there..BLOCK {
@@ -195,6 +237,29 @@ impl Lines {
             Self::Numbers { dtype, .. } => 8 * ROW_BYTES / dtype.bits() as usize,
         };
         elements.div_ceil(of_line)
+    }
+}
+
+/// Elements of rows that are numbers at a time.
+const SOME: usize = 128;
+
+/// Calls `write` with the numbers of elements `inner` of outer rows `outer`, a block at most: of each row some at a time, with how many were before.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn numbers_of(
+    side: &Side<'_>,
+    batch: usize,
+    (outer, inner): (Range<usize>, Range<usize>),
+    scaling: Scaling,
+    mut write: impl FnMut(usize, usize, &mut [f32]),
+) {
+    const LD: usize = SOME + ROWS;
+    let mut room = [0.0; BLOCK * LD];
+    for first in inner.clone().step_by(SOME) {
+        let some = first..inner.end.min(first + SOME);
+        side.pack_rows::<Avx512, f32>(batch, outer.clone(), some.clone(), LD, scaling, &mut room);
+        for (r, numbers) in room.chunks_exact_mut(LD).take(outer.len()).enumerate() {
+            write(r, first - inner.start, &mut numbers[..some.len()]);
+        }
     }
 }
 

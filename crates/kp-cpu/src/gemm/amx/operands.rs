@@ -2,7 +2,7 @@
 
 use super::{
     cut::DEEP,
-    lines::{BLOCK, Holds, Lines, STEP_BYTES, pack_across, turn},
+    lines::{BLOCK, Holds, STEP_BYTES, pack_across, turn},
     parts::{Places, left_bytes, split_rows},
     product::ByTiles,
     source::{Source, Units},
@@ -12,8 +12,9 @@ use crate::{
     act::Tail,
     amx::{ROW_BYTES, ROWS},
     gemm::{
+        across::Turned,
         product::{Item, Product},
-        side::{LINE as LINE_OF_SIDE, Scaling},
+        side::{LINE as LINE_OF_SIDE, Scaling, Side},
         tile::Wanted,
     },
     kernel::Output,
@@ -70,7 +71,7 @@ impl<E: Tail> ByTiles<E> {
         let is_whole = item.rows.is_multiple_of(BLOCK) && k > 0 && k.is_multiple_of(self.holds.elements());
         let at = a.codes.as_ptr().addr() + 2 * a.place(item.row_batch, item.row, 0);
         let is_near = ld <= NEAR && ld.is_multiple_of(ROW_BYTES) && at.is_multiple_of(ROW_BYTES);
-        is_left && matches!(self.a, Lines::Same) && is_whole && is_near
+        is_left && self.a.are_rows() && is_whole && is_near
     }
 
     /// Steps `steps` of the first of some blocks of rows where they lie, and the bytes from a block to the next.
@@ -137,14 +138,30 @@ impl<E: Tail> ByTiles<E> {
         // SAFETY: `supports` asked for the features.
         unsafe {
             if !self.splits {
-                let nothing = (0..0, 0..0);
-                self.a.pack(&product.a, item.row_batch, (rows, inner), nothing, out);
+                self.pack_lines(&product.a, item.row_batch, rows, inner, out);
             } else if self.split(product, item, rows, inner, out) {
                 special.store(true, Ordering::Relaxed);
             }
             if self.is_turned() {
                 turn(out);
             }
+        }
+    }
+
+    /// Packs elements `inner` of rows `rows` of `a`.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 F, BW, DQ and VL.
+    unsafe fn pack_lines(&self, a: &Side<'_>, batch: usize, rows: Range<usize>, inner: Range<usize>, out: &mut [u8]) {
+        let nothing = (0..0, 0..0);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !self.a.turned {
+                return self.a.pack(a, batch, (rows, inner), nothing, &mut Turned::new(&mut [], 0, 0), out);
+            }
+            let mut room = [0; Turned::bytes(BLOCK, LINE_OF_SIDE, 16)];
+            let mut turned = Turned::new(&mut room, BLOCK, LINE_OF_SIDE);
+            self.a.pack(a, batch, (rows, inner), nothing, &mut turned, out);
         }
     }
 
@@ -196,7 +213,7 @@ impl<E: Tail> ByTiles<E> {
     fn in_columns(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
         let (b, elements, columns) = (&product.b, self.holds.elements(), self.panels.columns(p));
         let is_whole = columns.len() == BLOCK && (self.spec.k as usize).is_multiple_of(elements);
-        if !matches!(self.b, Source::Left(Lines::Same)) || !is_whole {
+        if !matches!(self.b, Source::Left(lines) if lines.are_rows()) || !is_whole {
             return None;
         }
         let at = |column: usize| ROW_BYTES / elements * b.place(item.b, column, steps.start * elements);
@@ -224,6 +241,7 @@ impl<E: Tail> ByTiles<E> {
         item: Item,
         (p, steps): (usize, Range<usize>),
         (next, of_next): (usize, Range<usize>),
+        turned: &mut Turned<'_>,
         out: &mut [u8],
     ) -> Option<Operand> {
         if steps.is_empty() {
@@ -242,7 +260,7 @@ impl<E: Tail> ByTiles<E> {
             match self.b {
                 Source::Left(lines) => {
                     let soon = (self.panels.columns(next), elements_of(of_next));
-                    lines.pack(b, item.b, (columns, inner), soon, out);
+                    lines.pack(b, item.b, (columns, inner), soon, turned, out);
                 }
                 Source::Across => pack_across(b, item.b, columns, inner, out),
                 Source::Panels(_) => {
@@ -299,7 +317,7 @@ impl<E: Tail> ByTiles<E> {
             // Two lines of two rows.
             (Some(of_b), _) => (of_b.at[0], deep / PARTS / 2 * of_b.step, of_b.ld, LINE, 2 * of_b.ld),
             // One line of four columns.
-            (None, Source::Left(Lines::Same)) if columns.len() == BLOCK => {
+            (None, Source::Left(lines)) if lines.are_rows() && columns.len() == BLOCK => {
                 let first = steps.start * self.holds.elements();
                 let at = |column: usize| ROW_BYTES / self.holds.elements() * b.place(item.b, column, first);
                 let ld = at(columns.start + 1) - at(columns.start);

@@ -31,6 +31,7 @@ use crate::{
     amx::{ROWS, Tiles},
     caps::l2_ways,
     gemm::{
+        across::{Turned, neighbours},
         few::columns::bytes_mut,
         finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
         product::{Item, Product, Summing, Sums, ends_wide},
@@ -134,7 +135,7 @@ impl<E: Tail> ByTiles<E> {
             panels,
             b_lies: matches!(b, Source::Panels(_)),
             // Tiles multiply several times as fast.
-            packs_fast: units == Units::Vectors && matches!(a, Lines::Same),
+            packs_fast: units == Units::Vectors && a.are_rows(),
             tiles: units == Units::Tiles,
             spares_l2: units == Units::Vectors && l2_ways().is_some_and(|ways| ways <= 8),
         };
@@ -197,19 +198,29 @@ impl<E: Tail> ByTiles<E> {
         }
     }
 
-    /// Work space of a thread: blocks of B, sums, a block of rows of them turned, and the same finished, with factors of
+    /// Columns of B that are turned before they are packed, if they are, and elements of a run of them.
+    fn turns(&self) -> [usize; 2] {
+        match self.b {
+            Source::Left(lines) if lines.turned => [neighbours(&self.spec.b), self.cut.deep * self.holds.elements()],
+            _ => [0, 0],
+        }
+    }
+
+    /// Work space of a thread: columns of B turned, blocks of it, sums, a block of rows of them turned, and the same finished, with factors of
     /// rows and columns and what finishing needs.
-    fn work_lens(&self) -> [usize; 4] {
+    fn work_lens(&self) -> [usize; 5] {
         let ld = self.most_ld();
         let sums = self.blocks()[1] * BLOCK * ld;
         let turned = if self.is_turned() { BLOCK * ld } else { 0 };
-        [PACKED * self.cut.deep * STEP_BYTES, sums, turned, BLOCK * ld + BLOCK + ld + finish_len(ld)]
+        let [rows, most] = self.turns();
+        let columns = Turned::bytes(rows, most, self.spec.b.dtype().bits() as usize);
+        [columns, PACKED * self.cut.deep * STEP_BYTES, sums, turned, BLOCK * ld + BLOCK + ld + finish_len(ld)]
     }
 
     fn work_bytes(&self) -> usize {
-        let [block, sums, turned, ends] = self.work_lens();
+        let [columns, block, sums, turned, ends] = self.work_lens();
         let bytes = |len: usize, size: usize| (len * size).next_multiple_of(64);
-        self.a_bytes()[1] + block + bytes(sums, 4) + bytes(turned, 4) + bytes(ends, size_of::<E>())
+        self.a_bytes()[1] + bytes(columns, 1) + block + bytes(sums, 4) + bytes(turned, 4) + bytes(ends, size_of::<E>())
     }
 
     pub(crate) fn scratch_bytes(&self) -> u64 {
@@ -238,7 +249,9 @@ impl<E: Tail> ByTiles<E> {
     ) {
         let Task { finish, a, lies, special, ref tiles } = *task;
         let (product, item) = (finish.product, finish.item);
-        let [block_len, sums_len, turned_len, ends_len] = self.work_lens();
+        let [columns_len, block_len, sums_len, turned_len, ends_len] = self.work_lens();
+        let [turned_rows, most] = self.turns();
+        let mut columns = Turned::new(bytes_mut(cut::<i8>(&mut work, columns_len)), turned_rows, most);
         let block = cut::<i8>(&mut work, block_len);
         let sums = cut::<u32>(&mut work, sums_len);
         let turned = cut::<u32>(&mut work, turned_len);
@@ -267,7 +280,7 @@ impl<E: Tail> ByTiles<E> {
             (run.start + i, r * deep..((r + 1) * deep).min(all_steps))
         };
         let mut scales = [0.0; BLOCK * ENTRIES];
-        let mut lying = self.pack_b(product, item, turn(0), turn(1), now);
+        let mut lying = self.pack_b(product, item, turn(0), turn(1), &mut columns, now);
         for t in 0..runs * panels {
             let (p, steps) = turn(t);
             let (next, of_next) = turn(t + 1);
@@ -304,7 +317,7 @@ impl<E: Tail> ByTiles<E> {
                 let asks = match (tiles, self.b) {
                     (None, _) | (_, Source::Across) => None,
                     // Asked for when those before are packed.
-                    (_, Source::Left(lines)) if !matches!(lines, Lines::Same) => None,
+                    (_, Source::Left(lines)) if !lines.are_rows() => None,
                     // What passes once the processor asks for by itself.
                     _ if blocks == 1 => None,
                     _ => self.ahead(product, item, (next, &of_next), (j, blocks)),
@@ -357,13 +370,13 @@ impl<E: Tail> ByTiles<E> {
                 unsafe { vectors::run(&tile, [high, wide], ahead.as_ref().map(|(all, each)| (all, j * each))) };
                 if by_shares {
                     let nothing = (next, 0..0);
-                    self.pack_b(product, item, (next, some), nothing, &mut soon[share[0] * STEP_BYTES..]);
+                    self.pack_b(product, item, (next, some), nothing, &mut columns, &mut soon[share[0] * STEP_BYTES..]);
                 }
             }
             if by_shares {
                 std::mem::swap(&mut now, &mut soon);
             } else {
-                lying = self.pack_b(product, item, (next, of_next), turn(t + 2), now);
+                lying = self.pack_b(product, item, (next, of_next), turn(t + 2), &mut columns, now);
             }
         }
         // SAFETY: passed on.

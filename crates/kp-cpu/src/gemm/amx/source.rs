@@ -4,12 +4,13 @@ use super::{
     bits::{code_bits, kept, most_zero, parts_of, parts_of_codes},
     codes::ELEMENTS,
     cut::{MOST_OF_A, MOST_ROWS, MOST_SUMS},
-    lines::{BLOCK, Holds, Lines},
+    lines::{BLOCK, Holds, How, Lines},
 };
 use crate::{
     amx::{ROW_BYTES, ROWS},
     caps::pairs_rate,
     gemm::{
+        across::lies_across,
         few::{columns::overlapped, lists::can_list},
         finish::Panels,
         side::{Scaling, varies},
@@ -72,7 +73,8 @@ impl Source {
             {
                 Self::Panels(width.into())
             }
-            Order::Row if plain => Self::Across,
+            // Several parts of A meet contiguous columns alone.
+            Order::Row if plain && !is_split(spec) => Self::Across,
             Order::Panel { width, depth: 1 }
                 if plain && usize::from(width).is_multiple_of(BLOCK) && panels.are_those_of_b() =>
             {
@@ -88,6 +90,7 @@ impl Source {
     pub(super) fn suits_few(&self, rows: usize, steps: usize) -> bool {
         let most_of_a = match *self {
             Self::Across => 0,
+            Self::Left(lines) if lines.turned => 0,
             Self::Panels(width) if width <= BLOCK => MOST_OF_A / 2,
             _ => MOST_OF_A,
         };
@@ -106,7 +109,7 @@ pub(crate) fn waits(spec: &GemmSpec, holds: Holds, units: Units) -> bool {
     let b = &spec.b;
     let shares_lines = (b.format.block().1 as usize).is_multiple_of(ELEMENTS) && can_list(b, spec.k);
     (holds, units) == (Holds::Bf16, Units::Tiles)
-        && b.order == Order::Col
+        && (b.order == Order::Col || lies_across(b, true))
         && (is_split(spec) || spec.a.dtype() != DType::Bf16 && !varies(&spec.a, spec.k))
         && varies(b, spec.k)
         && shares_lines
@@ -138,12 +141,16 @@ pub(super) fn unit_of(matrix: &Matrix, holds: Holds) -> f32 {
 
 /// Cycles that an element of an operand takes to become part of a tile, as measured from cache.
 fn cycles(lines: Lines) -> f64 {
-    match lines {
-        Lines::Same | Lines::Pairs(_) => 0.1,
-        Lines::Codes(codes) => codes.cycles(),
-        Lines::Numbers { .. } => 2.0,
-    }
+    let cycles = match lines.how {
+        How::Same | How::Pairs(_) => 0.1,
+        How::Codes(codes) => codes.cycles(),
+        How::Numbers { .. } => 2.0,
+    };
+    cycles + if lines.turned { TURNED } else { 0.0 }
 }
+
+/// The same to be turned first.
+const TURNED: f64 = 0.3;
 
 /// Multiplying at a measured fraction of the peak, packing, and reading in `memory`; `rows` and `items` of B in all.
 pub(crate) fn estimate(
@@ -207,7 +214,7 @@ const SCALED_TILE: f64 = 46.0;
 fn few_share(spec: &GemmSpec, source: Source, holds: Holds, rows: f64) -> Option<f64> {
     let steps = (spec.k as usize).div_ceil(holds.elements());
     let share = match source {
-        Source::Left(Lines::Same) if (spec.k as usize).is_multiple_of(holds.elements()) => 0.85,
+        Source::Left(lines) if lines.are_rows() && (spec.k as usize).is_multiple_of(holds.elements()) => 0.85,
         Source::Panels(width) if width > BLOCK => 0.7,
         Source::Panels(_) => 0.85,
         _ => return None,

@@ -418,9 +418,20 @@ impl<'a> Codes<'a> {
         Self { codes: side.codes, first, len, step }
     }
 
+    /// Columns from `outer` on that lie at the beginning of `codes`, of so many bytes each, `step` apart.
+    pub(crate) fn turned(codes: &'a [u8], outer: usize, len: usize, step: usize) -> Self {
+        Self { codes, first: 0_usize.wrapping_sub(outer * step), len, step }
+    }
+
+    /// The same columns, of the codes of each these bytes, or what is there of them.
+    pub(crate) fn part(&self, bytes: Range<usize>) -> Self {
+        let end = bytes.end.min(self.len);
+        Self { first: self.first.wrapping_add(bytes.start), len: end.saturating_sub(bytes.start), ..*self }
+    }
+
     /// The codes of column `o`.
     pub(crate) fn column(&self, o: usize) -> &'a [u8] {
-        &self.codes[self.first + o * self.step..][..self.len]
+        &self.codes[self.first.wrapping_add(o * self.step)..][..self.len]
     }
 
     /// The codes of column `o` and all that follow.

@@ -10,12 +10,15 @@
 //! of pairs of words are exact, where those of pairs of bytes are not. By columns of four bits they are, and so small that 16 bits
 //! hold those of four steps: both sides are bytes, and half as many instructions multiply them.
 
-use super::tile::{Loops, Rows, Segments};
+use super::{
+    pack::columns_of,
+    tile::{Loops, Rows, Segments},
+};
 use crate::gemm::{
+    across::Turned,
     few::{
         avx2_bytes::{Lifting, Plain, Vnni},
         byte_dots::Lift,
-        columns::Codes,
     },
     side::Side,
     tile::Ahead,
@@ -343,7 +346,7 @@ unsafe fn load(at: *const u8) -> __m256i {
     unsafe { _mm256_loadu_si256(at.cast()) }
 }
 
-/// [`super::pack::pack`] of contiguous columns, a panel of them, whose codes become as many `bytes`: `out` is what the loops get.
+/// [`super::pack::pack`] of columns, a panel of them, whose codes become as many `bytes`: `out` is what the loops get.
 ///
 /// # Panics
 /// If `out` is short.
@@ -354,7 +357,7 @@ pub(crate) fn pack(
     columns: Range<usize>,
     inner: Range<usize>,
     bytes: usize,
-    lift: &Lift,
+    (lift, turned): (&Lift, &mut Turned<'_>),
     out: &mut [u8],
 ) {
     let bits = b.matrix.dtype().bits() as usize;
@@ -362,7 +365,8 @@ pub(crate) fn pack(
     let quarter = out.len() / (PANEL / COLUMNS);
     // SAFETY: the feature is that of this function.
     let lifting = unsafe { Lifting::new(lift) };
-    let of_columns = Codes::of(b, batch, inner);
+    // SAFETY: as above.
+    let of_columns = unsafe { columns_of(b, batch, &columns, &inner, turned) };
     for first in (0..PANEL).step_by(LANES) {
         let mut all: [&[u8]; LANES] = [&[]; LANES];
         for (codes, o) in all.iter_mut().zip(columns.start + first..columns.end) {

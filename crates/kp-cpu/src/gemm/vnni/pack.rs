@@ -1,7 +1,11 @@
 //! Columns of codes as panels of unsigned bytes: of each column four at a time, side by side.
 
 use crate::{
-    gemm::{few::byte_dots::Lift, few::columns::Codes, side::Side},
+    gemm::{
+        across::{Turned, lies_across},
+        few::{byte_dots::Lift, columns::Codes},
+        side::Side,
+    },
     simd::has_avx512,
 };
 use kp_hal::op::{Matrix, Order};
@@ -19,7 +23,7 @@ use std::{
 pub(crate) fn can_pack(matrix: &Matrix) -> bool {
     match matrix.order {
         Order::Col => true,
-        Order::Row => false,
+        Order::Row => lies_across(matrix, true),
         Order::Panel { width, depth } => width.is_multiple_of(16) && u32::from(depth) * matrix.dtype().bits() == 32,
     }
 }
@@ -36,7 +40,7 @@ pub(crate) fn pack(
     columns: Range<usize>,
     inner: Range<usize>,
     width: usize,
-    lift: &Lift,
+    (lift, turned): (&Lift, &mut Turned<'_>),
     out: &mut [u8],
 ) {
     let bits = b.matrix.dtype().bits() as usize;
@@ -78,7 +82,8 @@ pub(crate) fn pack(
                 }
             }
             _ => {
-                let of_columns = Codes::of(b, batch, inner.clone());
+                // SAFETY: features of this function are more.
+                let of_columns = unsafe { columns_of(b, batch, &columns, &inner, turned) };
                 let all: [&[u8]; 16] = std::array::from_fn(|j| match j < there {
                     true => of_columns.column(columns.start + first + j),
                     false => &[],
@@ -104,6 +109,24 @@ pub(crate) fn pack(
                 }
             }
         }
+    }
+}
+
+/// The codes of elements `inner` of columns `columns`, turned if they lie across.
+///
+/// # Safety
+/// The processor has AVX2.
+pub(super) unsafe fn columns_of<'c>(
+    b: &Side<'c>,
+    batch: usize,
+    columns: &Range<usize>,
+    inner: &Range<usize>,
+    turned: &'c mut Turned<'_>,
+) -> Codes<'c> {
+    match b.matrix.order {
+        // SAFETY: passed on.
+        Order::Row if !columns.is_empty() => unsafe { turned.columns(b, batch, columns.clone(), inner.clone()) },
+        _ => Codes::of(b, batch, inner.clone()),
     }
 }
 

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     act::Tail,
     gemm::{
+        across::{Turned, lies_across},
         few::{
             codes::Set,
             columns::{Codes, bytes_mut},
@@ -156,20 +157,30 @@ impl<E: Tail> Tiles<E> {
         if self.segment == usize::MAX { 0 } else { self.depth / self.segment }
     }
 
-    /// Work space of a thread: a panel, sums of a task, scales and zero points of a panel and a column, factors of rows
+    /// Work space of a thread: a panel, its columns turned if they lie across, sums of a task, scales and zero points of a panel and a column, factors of rows
     /// and columns, and what finishing needs.
-    fn work_lens(&self) -> [usize; 5] {
+    fn work_lens(&self) -> [usize; 6] {
         let (width, unit) = (self.panels.width, self.panels.unit());
         let ld = width * unit;
         let finish = GROUP * ld + finish_len(ld) + ROWS + ld;
         let panel = if self.way == Way::Packed { self.depth * width * self.panel_code() } else { 0 };
-        [panel, self.way.held(ROWS) * ld, self.deep_segments() * width, 16 * self.deep_segments(), finish]
+        let b = &self.spec.b;
+        let columns = match lies_across(b, true) {
+            true => Turned::bytes(SIDE, self.depth, b.dtype().bits() as usize),
+            false => 0,
+        };
+        [panel, columns, self.way.held(ROWS) * ld, self.deep_segments() * width, 16 * self.deep_segments(), finish]
     }
 
     fn work_bytes(&self) -> usize {
-        let [panel, sums, scales, list, finish] = self.work_lens();
+        let [panel, columns, sums, scales, list, finish] = self.work_lens();
         let bytes = |len: usize, size: usize| (len * size).next_multiple_of(64);
-        panel + bytes(sums, 4) + 2 * bytes(scales, 4) + bytes(list, 4) + bytes(finish, size_of::<E>())
+        panel
+            + bytes(columns, 1)
+            + bytes(sums, 4)
+            + 2 * bytes(scales, 4)
+            + bytes(list, 4)
+            + bytes(finish, size_of::<E>())
     }
 
     pub(super) fn scratch_bytes(&self) -> u64 {
@@ -236,7 +247,7 @@ impl<E: Tail> Tiles<E> {
     /// The sums of rows `rows` of an item and panel `p`, in `sums`, rows of a panel's width of i32 or f32.
     fn sums(&self, task: &Task<'_, '_>, (rows, p): (Range<usize>, usize), sums: &mut [u8], room: Room<'_>) {
         let Task { product, item, a, .. } = *task;
-        let Room { panel, scales, zeros, list } = room;
+        let Room { panel, turned, scales, zeros, list } = room;
         let (b, k, width) = (&product.b, self.spec.k as usize, self.panels.width);
         let columns = self.panels.columns(p);
         let (lift, offset, _) = lift(self.spec.b.dtype()).expect("a supported type");
@@ -257,8 +268,11 @@ impl<E: Tail> Tiles<E> {
             // SAFETY: `supports` asked for the features.
             unsafe {
                 match self.set {
-                    Set::Avx512 => pack(b, item.b, columns.clone(), inner.clone(), width, &lift, panel),
-                    _ => avx2::pack(b, item.b, columns.clone(), inner.clone(), self.panel_code(), &lift, panel),
+                    Set::Avx512 => pack(b, item.b, columns.clone(), inner.clone(), width, (&lift, turned), panel),
+                    _ => {
+                        let bytes = self.panel_code();
+                        avx2::pack(b, item.b, columns.clone(), inner.clone(), bytes, (&lift, turned), panel);
+                    }
                 }
             }
             let count = len.div_ceil(self.segment);
@@ -335,10 +349,11 @@ impl<E: Tail> Tiles<E> {
         mut work: &mut [u8],
     ) {
         let Task { product, item, .. } = *task;
-        let [panel_len, sums_len, scales_len, list_len, finish_len] = self.work_lens();
+        let [panel_len, columns_len, sums_len, scales_len, list_len, finish_len] = self.work_lens();
         let width = self.panels.width;
         let ld = run.len() * width;
         let panel = cut::<u8>(&mut work, panel_len);
+        let columns = cut::<u8>(&mut work, columns_len);
         let all_sums = cut::<u32>(&mut work, sums_len);
         let held = self.way.held(rows.len());
         let scales = cut::<f32>(&mut work, scales_len);
@@ -380,7 +395,8 @@ impl<E: Tail> Tiles<E> {
                     in_place.sums(rows.clone(), p, numbers_mut(bytes_mut(sums)));
                 }
                 _ => {
-                    let room = Room { panel, scales, zeros, list };
+                    let mut turned = Turned::new(columns, SIDE, self.depth);
+                    let room = Room { panel, turned: &mut turned, scales, zeros, list };
                     self.sums(task, (rows.clone(), p), bytes_mut(sums), room);
                 }
             }
@@ -475,6 +491,7 @@ struct Task<'t, 'p> {
 /// Work space of sums.
 struct Room<'w> {
     panel: &'w mut [u8],
+    turned: &'w mut Turned<'w>,
     scales: &'w mut [f32],
     zeros: &'w mut [f32],
     list: &'w mut [f32],
