@@ -398,6 +398,9 @@ mod tests {
         for types in [
             "i8@row:i8@row:f32",
             "i8:u8:i32",
+            "u8:i8:i32",
+            "u8:i4@row:f32",
+            "u8:u8:i32",
             "i4:i8:i32",
             "i8@row:e2m1:f32",
             "e4m3@row:e5m2@row:f32",

@@ -1,6 +1,6 @@
 //! D = A·B of 8- or 4-bit codes on both sides by tiles of AMX, in exact sums of i32.
 //!
-//! See [`super::amx::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be any; no
+//! See [`super::amx::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be any, and A, which may be unsigned; no
 //! scales or zero points that change along k.
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     },
     amx_bf16::VECTORS,
     side::varies,
-    vnni_few_rows::{a_varies, supports},
+    vnni_few_rows::{a_varies, has_features, lift, suits_but_for_types},
 };
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
@@ -46,7 +46,13 @@ impl Kernel<Gemm> for AmxInt8 {
         if let Some(need) = ["amx-tile", "amx-int8"].into_iter().chain(VECTORS).find(|feature| !caps.has(feature)) {
             return Err(Unsupported::Feature { need });
         }
-        supports(caps, p)?;
+        has_features(caps)?;
+        for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
+            if lift(matrix.dtype()).is_none() {
+                return Err(Unsupported::DType { operand, got: matrix.dtype() });
+            }
+        }
+        suits_but_for_types(p)?;
         for (operand, matrix, varies) in [("a", &p.a, a_varies(p)), ("b", &p.b, varies(&p.b, p.k))] {
             if varies {
                 return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });

@@ -118,6 +118,15 @@ pub(crate) fn suits(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
 
 /// [`suits`] for a B of any type.
 pub(crate) fn suits_but_for_b(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
+    let is_known = lift(p.a.dtype()).is_some() && p.a.dtype() != DType::U8;
+    if !is_known && !is_rounded(p) {
+        return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
+    }
+    suits_but_for_types(p)
+}
+
+/// [`suits`] for an A and a B of any type.
+pub(crate) fn suits_but_for_types(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
     if p.repro() == Repro::BatchInvariant {
         return Err(Unsupported::Repro { asked: p.repro() });
     }
@@ -126,10 +135,6 @@ pub(crate) fn suits_but_for_b(p: &GemmProblem) -> std::result::Result<(), Unsupp
     }
     if p.sparsity != Sparsity::Dense {
         return Err(Unsupported::Option { option: "sparse", got: p.sparsity.to_string() });
-    }
-    let is_known = lift(p.a.dtype()).is_some() && p.a.dtype() != DType::U8;
-    if !is_known && !is_rounded(p) {
-        return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
     }
     let vary = a_varies(p) || varies(&p.b, p.k);
     for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
