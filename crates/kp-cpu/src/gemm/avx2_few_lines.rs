@@ -21,6 +21,8 @@ use std::sync::Arc;
 /// The kernel for decoding with weights in rows on processors without AVX-512.
 pub(crate) struct Avx2FewLines;
 
+const DTYPES: [DType; 5] = [DType::F32, DType::Bf16, DType::F16, DType::I8, DType::U8];
+
 impl Kernel<Gemm> for Avx2FewLines {
     fn name(&self) -> &'static str {
         "avx2_few_lines"
@@ -32,12 +34,13 @@ impl Kernel<Gemm> for Avx2FewLines {
                 ^ source_hash(include_bytes!("few/avx2_lines.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("few/line_rows.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("few/avx2_panels.rs")).rotate_left(4)
         }
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        suits(caps, Avx2::FEATURES, p)?;
+        suits(caps, (Avx2::FEATURES, &DTYPES), p)?;
         Ok(Variants::ONE)
     }
 

@@ -1,13 +1,12 @@
 //! D = A·B for at most eight rows whose B has contiguous rows, in f32: weights as they lie.
 //!
-//! See [`super::few::line_rows`] for the frame and [`super::few::lines`] for the loop. Limits: numbers of 32 or 16 bits
-//! without scales, and bytes with those of columns; not `batch-invariant`, since `packed` adds blocks of k apart.
+//! See [`super::few::line_rows`] for the frame and [`super::few::lines`] for the loop. Limits: scales that change along k
+//! do so at multiples of 16; not `batch-invariant`, since `packed` adds blocks of k apart.
 
 use super::few::{
     columns,
-    dots::{Bf16, F16, F32, I8, U8},
     line_rows::{Lines, Loop, UNIT, estimate, height, suits},
-    lines::lines,
+    lines::{Bf16, F16, F32, Float, Four, I8, U8, lines},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant, Variants,
@@ -18,6 +17,20 @@ use std::sync::Arc;
 
 /// The kernel for decoding with weights in rows.
 pub(crate) struct Avx512FewLines;
+
+const DTYPES: [DType; 11] = [
+    DType::F32,
+    DType::Bf16,
+    DType::F16,
+    DType::I8,
+    DType::U8,
+    DType::E4m3,
+    DType::E5m2,
+    DType::I4,
+    DType::U4,
+    DType::Nf4,
+    DType::E2m1,
+];
 
 impl Kernel<Gemm> for Avx512FewLines {
     fn name(&self) -> &'static str {
@@ -30,12 +43,13 @@ impl Kernel<Gemm> for Avx512FewLines {
                 ^ source_hash(include_bytes!("few/lines.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("few/line_rows.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
-                ^ source_hash(include_bytes!("few/dots.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("amx/convert.rs")).rotate_left(5)
         }
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        suits(caps, &columns::FEATURES, p)?;
+        suits(caps, (&columns::FEATURES, &DTYPES), p)?;
         Ok(Variants::ONE)
     }
 
@@ -59,7 +73,9 @@ impl Kernel<Gemm> for Avx512FewLines {
             DType::Bf16 => loops!(Bf16),
             DType::F16 => loops!(F16),
             DType::I8 => loops!(I8),
-            _ => loops!(U8),
+            DType::U8 => loops!(U8),
+            DType::E4m3 | DType::E5m2 => loops!(Float),
+            _ => loops!(Four),
         };
         Ok(columns::plan(self, device, p, variant, UNIT, Lines::new(p, loops)))
     }

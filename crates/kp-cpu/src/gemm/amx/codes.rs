@@ -37,7 +37,7 @@ use std::{
 };
 
 /// Elements of a line.
-pub(super) const ELEMENTS: usize = ROW_BYTES / 2;
+pub(crate) const ELEMENTS: usize = ROW_BYTES / 2;
 
 /// Scales of [`LINE`] elements.
 pub(crate) const ENTRIES: usize = LINE / SHARE;

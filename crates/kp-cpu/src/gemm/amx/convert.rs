@@ -26,10 +26,10 @@ use std::arch::{
 };
 
 /// Numbers of bf16 by codes without their sign.
-pub(super) type Floats = [u16; 128];
+pub(crate) type Floats = [u16; 128];
 
-pub(super) static E4M3: Floats = floats(small::E4M3);
-pub(super) static E5M2: Floats = floats(small::E5M2);
+pub(crate) static E4M3: Floats = floats(small::E4M3);
+pub(crate) static E5M2: Floats = floats(small::E5M2);
 
 const fn floats(small: Small) -> Floats {
     let (mut all, mut code) = ([0; 128], 0);
@@ -153,7 +153,7 @@ pub(super) fn eight_apart<const SIGNED: bool>(codes: &[u8; ELEMENTS]) -> [__m512
 /// Numbers of bf16 of floats of 8 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn float(table: &Floats, codes: &[u8; ELEMENTS]) -> __m512i {
+pub(crate) fn float(table: &Floats, codes: &[u8; ELEMENTS]) -> __m512i {
     let words = _mm512_cvtepu8_epi16(load_32(codes));
     // SAFETY: four times 32 numbers.
     let part = |i: usize| unsafe { _mm512_loadu_si512(table[32 * i..][..32].as_ptr().cast()) };

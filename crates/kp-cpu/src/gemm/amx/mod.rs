@@ -3,7 +3,7 @@
 pub(crate) mod bits;
 pub(crate) mod chunks;
 mod codes;
-mod convert;
+pub(crate) mod convert;
 mod cut;
 mod ends;
 pub(crate) mod floats;

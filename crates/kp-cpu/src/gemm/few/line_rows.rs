@@ -10,13 +10,15 @@
 
 use super::{
     columns::{self, Dots, HEIGHTS, MOST, Task, overlapped},
-    lines::{LINES, Strip},
+    lines::{LINES, Strip, Table},
+    lists::{Lists, can_list},
 };
 use crate::{
     act::Tail,
     gemm::{
         product::{Item, Product},
         side::{Scaling, varies},
+        vnni::pack::transposed_numbers_anywhere,
     },
     kernel::Disjoint,
     memory::numbers_mut,
@@ -31,16 +33,27 @@ use kp_hal::{
 const COLUMNS: usize = 8192;
 pub(crate) const UNIT: usize = 128;
 
-/// Whether loops of `features` suit `p`.
+/// The same where scales change along k: those of so many blocks stay near.
+const SCALED_COLUMNS: usize = 2048;
+const BLOCKS: usize = 16;
+
+/// Columns whose scales are read together.
+const SIXTEEN: usize = 16;
+
+/// Whether loops of `features` for numbers of `dtypes` suit `p`.
 ///
 /// # Errors
 /// The first part that does not.
-pub(crate) fn suits(caps: &Caps, features: &[&'static str], p: &GemmProblem) -> std::result::Result<(), Unsupported> {
+pub(crate) fn suits(
+    caps: &Caps,
+    (features, dtypes): (&[&'static str], &[DType]),
+    p: &GemmProblem,
+) -> std::result::Result<(), Unsupported> {
     columns::suits(caps, features, p, MOST, Order::Row)?;
-    if !matches!(p.b.dtype(), DType::F32 | DType::Bf16 | DType::F16 | DType::I8 | DType::U8) {
+    if !dtypes.contains(&p.b.dtype()) {
         return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
     }
-    if varies(&p.b, p.k) {
+    if varies(&p.b, p.k) && !can_list(&p.b, p.k) {
         return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
     }
     Ok(())
@@ -49,10 +62,19 @@ pub(crate) fn suits(caps: &Caps, features: &[&'static str], p: &GemmProblem) -> 
 /// Time of loops whose vectors have so many `lanes`.
 pub(crate) fn estimate(caps: &Caps, p: &GemmProblem, lanes: f64) -> Nanos {
     let (_, memory) = Nanos::floors(caps, p);
-    // For each vector an instruction or two to make it numbers, one for each row; two at a time.
-    let vectors = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / lanes;
-    let cycles = (2.0 + height(p) as f64) / 1.6;
-    let compute = vectors * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+    // For each vector some instructions to make it numbers, one for each row; two at a time.
+    let numbers = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k);
+    let made = match p.b.dtype() {
+        DType::E4m3 | DType::E5m2 => 6.0,
+        _ if p.b.dtype().bits() == 4 => 5.0,
+        _ => 2.0,
+    };
+    let zeros = if p.b.format.has_zero() { 1.0 } else { 0.0 };
+    let cycles = numbers / lanes * (made + zeros + height(p) as f64) / 1.6;
+    // A scale takes some cycles to be read and turned.
+    let cycles =
+        cycles + if varies(&p.b, p.k) { numbers / f64::from(p.b.format.block().1) * (3.0 + zeros) } else { 0.0 };
+    let compute = cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
     Nanos::from_secs(overlapped(memory, compute) + 2e-6 * f64::from(p.batch.max(1)))
 }
 
@@ -71,6 +93,9 @@ pub(crate) struct Lines {
     strip: usize,
     /// Lines that meet all rows at once.
     lines: usize,
+    table: Table,
+    /// Elements of k that share a scale, if scales change along it.
+    share: Option<usize>,
 }
 
 /// Bytes from the first of these lines to what follows the last one, if they are more than [`LEAST`]. Eight rows of f32 with n = 11008 took 0.67 of the time by eight lines, not 32; of
@@ -83,7 +108,38 @@ impl Lines {
     pub(crate) fn new(spec: &GemmSpec, (multiply, strip): (Loop, usize)) -> Self {
         let line = (spec.b.ld as usize * spec.b.dtype().bits() as usize / 8).max(1);
         let lines = (SPAN / line / LEAST * LEAST).clamp(LEAST, LINES);
-        Self { spec: *spec, multiply, strip, lines }
+        let b = &spec.b;
+        let share = varies(b, spec.k).then(|| (b.format.block().1 as usize).min(spec.k.next_multiple_of(16) as usize));
+        Self { spec: *spec, multiply, strip, lines, table: Table::of(b.dtype()), share }
+    }
+
+    /// Most columns of a task.
+    fn most(&self) -> usize {
+        if self.share.is_some() { SCALED_COLUMNS } else { COLUMNS }
+    }
+
+    /// Reads scales and zero points of [`BLOCKS`] blocks of k from element `first` on: rows of as many as there are columns, rounded up, `ld` apart.
+    fn read_scales(&self, task: &Task<'_, '_>, first: usize, [scales, zeros]: [&mut [f32]; 2], ld: usize) {
+        let (b, share) = (&task.product.b, self.share.expect("scales that change"));
+        let lists = Lists::new(b, task.item.b, first, share);
+        let count = (self.spec.k as usize - first).div_ceil(share).min(BLOCKS);
+        let mut list = [0.0; SIXTEEN * BLOCKS];
+        let list = &mut list[..SIXTEEN * count];
+        let mut gather = |out: &mut [f32], read: &dyn Fn(usize, &mut [f32])| {
+            for (i, column) in task.columns.clone().step_by(SIXTEEN).enumerate() {
+                for (o, list) in (column..task.columns.end).zip(list.chunks_exact_mut(count)) {
+                    read(o, list);
+                }
+                transposed_numbers_anywhere(list, count, &mut out[i * SIXTEEN..], ld);
+            }
+        };
+        match b.matrix.format.scale_dtype() {
+            Some(_) => gather(scales, &|o, list| lists.scales(o, list)),
+            None => scales.fill(1.0),
+        }
+        if b.matrix.format.has_zero() {
+            gather(zeros, &|o, list| lists.zeros(o, list));
+        }
     }
 
     /// From one row of A to the next.
@@ -99,11 +155,12 @@ impl<E: Tail> Dots<E> for Lines {
 
     fn work_bytes(&self) -> usize {
         let end = LINES * self.strip * size_of::<f32>();
-        height(&self.spec) * COLUMNS * size_of::<f32>() + end
+        let scales = if self.share.is_some() { 2 * BLOCKS * SCALED_COLUMNS } else { 0 };
+        (height(&self.spec) * self.most() + scales) * size_of::<f32>() + end
     }
 
     fn columns(&self, all: usize) -> usize {
-        (all / (2 * threads::count())).min(COLUMNS)
+        (all / (2 * threads::count())).min(self.most())
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
@@ -123,23 +180,48 @@ impl<E: Tail> Dots<E> for Lines {
     }
 
     fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, work: &mut [u8]) {
-        let Task { product, item, columns, a } = task;
-        let (b, k, a_ld) = (&product.b, self.spec.k as usize, self.ld());
-        let rows = height(&self.spec);
-        let a = &columns::numbers::<f32>(a)[..rows * a_ld];
-        let size = b.matrix.dtype().bits() as usize / 8;
-        let wide = columns.len().next_multiple_of(self.strip);
-        let (totals, end) = columns::take::<f32>(work, rows * COLUMNS);
+        let (b, item, columns) = (&task.product.b, task.item, &task.columns);
+        let (k, a_ld, rows, most) = (self.spec.k as usize, self.ld(), height(&self.spec), self.most());
+        let a = &columns::numbers::<f32>(task.a)[..rows * a_ld];
+        let bytes = |elements: usize| elements * b.matrix.dtype().bits() as usize / 8;
+        let wide = columns.len().next_multiple_of(self.strip.max(SIXTEEN));
+        let (totals, rest) = columns::take::<f32>(work, rows * most);
+        let of_blocks = if self.share.is_some() { BLOCKS * most } else { 0 };
+        let (scales, rest) = columns::take::<f32>(rest, of_blocks);
+        let (zeros, end) = columns::take::<f32>(rest, of_blocks);
         let totals = &mut totals[..rows * wide];
         totals.fill(0.0);
-        let line = size * b.matrix.ld as usize;
-        for first in (0..k).step_by(self.lines) {
-            let count = self.lines.min(k - first);
+        let line = bytes(b.matrix.ld as usize);
+        let has_zeros = b.matrix.format.has_zero();
+        let mut first = 0;
+        while first < k {
+            let mut count = self.lines.min(k - first);
+            let [mut scales_of, mut zeros_of]: [&[f32]; 2] = [&[], &[]];
+            if let Some(share) = self.share {
+                if first.is_multiple_of(share * BLOCKS) {
+                    self.read_scales(&task, first, [scales, zeros], wide);
+                }
+                count = count.min(share - first % share);
+                let block = first / share % BLOCKS * wide..(first / share % BLOCKS + 1) * wide;
+                scales_of = &scales[block.clone()];
+                zeros_of = if has_zeros { &zeros[block] } else { &[] };
+            }
             let a = &a[first..];
             for (i, column) in columns.clone().step_by(self.strip).enumerate() {
-                let (there, of_strip) = (size * self.strip.min(columns.end - column), size * self.strip);
-                let codes = &b.codes[size * b.place(item.b, column, first)..][..(count - 1) * line + there];
-                let mut strip = Strip { codes, ld: line, lines: count, ahead: self.lines * line };
+                let (there, of_strip) = (self.strip.min(columns.end - column), bytes(self.strip));
+                let there = b.matrix.dtype().bytes(there as u64) as usize;
+                let codes = &b.codes[bytes(b.place(item.b, column, first))..][..(count - 1) * line + there];
+                let of_columns =
+                    |list: &'_ [f32]| if list.is_empty() { 0..0 } else { i * self.strip..(i + 1) * self.strip };
+                let mut strip = Strip {
+                    codes,
+                    ld: line,
+                    lines: count,
+                    ahead: self.lines * line,
+                    scales: &scales_of[of_columns(scales_of)],
+                    zeros: &zeros_of[of_columns(zeros_of)],
+                    table: &self.table,
+                };
                 if there < of_strip {
                     // What is left of each line, and zeros.
                     let end = &mut end[..count * of_strip];
@@ -152,13 +234,14 @@ impl<E: Tail> Dots<E> for Lines {
                 // SAFETY: the promise of whoever made these.
                 unsafe { (self.multiply)((a, a_ld), strip, (&mut totals[i * self.strip..], wide)) };
             }
+            first += count;
         }
         for (sums, totals) in sums.chunks_mut(ld).zip(totals.chunks_exact(wide)).take(item.rows) {
             for (sum, &total) in sums.iter_mut().zip(&totals[..columns.len()]) {
                 *sum = E::from_f32(total);
             }
         }
-        columns::scale(b, item, columns, false, &|_| E::ONE, sums, ld);
+        columns::scale(b, item, columns.clone(), self.share.is_some(), &|_| E::ONE, sums, ld);
     }
 }
 
@@ -169,8 +252,23 @@ mod tests {
     /// Strips that end within a vector and blocks of lines that do, rows of any number, and what follows the sums.
     #[test]
     fn strips_meet_rows() {
-        for types in ["f32:f32:f32", "bf16:bf16:f32", "f32:f16:f32", "f16:i8@row:f32", "f32:u8:f32", "i8@row:f32:f32"] {
+        let types = ["f32:f32:f32", "bf16:bf16:f32", "f32:f16:f32", "f16:i8@row:f32", "f32:u8:f32", "i8@row:f32:f32"];
+        for types in types.into_iter().chain(["f32:e4m3@row:f32", "bf16:e5m2:f32", "f32:u4:f32", "bf16:nf4@row:f32"]) {
             for size in ["2x1x70x100", "1x2x300x33", "1x3x129x64", "3x7x33x130", "1x8x260x31"] {
+                check(&format!("gemm {size} {types} b=row/310"), (0.5, 1.0));
+            }
+        }
+        for types in [
+            "f32:i4@g32/f16:f32",
+            "bf16:u4@g48/f32z:f32",
+            "f32:nf4@g64/f32:f32",
+            "f32:e2m1@nv:bf16",
+            "bf16:e2m1@mx:f32",
+        ]
+        .into_iter()
+        .chain(["f32:u8@g16/f32z:f32", "f32:e4m3@128x128:f32", "bf16:i8@g128/bf16:f32"])
+        {
+            for size in ["2x1x70x768", "1x2x300x192", "1x3x129x576", "1x8x260x192"] {
                 check(&format!("gemm {size} {types} b=row/310"), (0.5, 1.0));
             }
         }

@@ -7,11 +7,19 @@
 //!            │ ────────── │ ─────────
 //!   R rows, each number in all lanes: R × V vectors of sums, from memory and back to it for some lines
 //! ```
+//! Codes of 4 bits are looked up among their sixteen numbers, floats of 8 bits among those of bf16. Scales that change along k multiply sums of
+//! lines that share them.
 
-use super::dots::{Code, vector};
-use crate::memory::prefetch;
+use crate::{
+    gemm::amx::convert::{E4M3, E5M2, Floats, float},
+    memory::prefetch,
+};
+use kp_hal::DType;
 use std::arch::x86_64::{
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps,
+    __m512, _mm_loadu_si128, _mm256_loadu_si256, _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cvtepi8_epi32,
+    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_extracti64x4_epi64,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_set1_epi32, _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setr_epi32, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_srlv_epi32, _mm512_storeu_ps, _mm512_sub_ps,
 };
 
 /// Numbers of a vector.
@@ -19,6 +27,45 @@ const LANES: usize = 16;
 
 /// Most lines that meet all rows at once.
 pub(crate) const LINES: usize = 32;
+
+/// How codes of a line become numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    F32,
+    Bf16,
+    F16,
+    I8,
+    U8,
+    Float,
+    Four,
+}
+
+impl Kind {
+    /// Their bits.
+    pub(crate) const fn bits(self) -> usize {
+        match self {
+            Self::F32 => 32,
+            Self::Bf16 | Self::F16 => 16,
+            Self::I8 | Self::U8 | Self::Float => 8,
+            Self::Four => 4,
+        }
+    }
+}
+
+/// A [`Kind`] as a type, so that loops are compiled for each.
+pub(crate) trait Code {
+    const KIND: Kind;
+}
+
+macro_rules! codes {
+    ($($name:ident),*) => {$(
+        pub(crate) enum $name {}
+        impl Code for $name {
+            const KIND: Kind = Kind::$name;
+        }
+    )*};
+}
+codes!(F32, Bf16, F16, I8, U8, Float, Four);
 
 /// Part of some lines: their bytes, from the first one's on, and how far it is from one to the next.
 #[derive(Clone, Copy)]
@@ -28,9 +75,28 @@ pub(crate) struct Strip<'a> {
     pub(crate) lines: usize,
     /// How many bytes further what is read later begins, which is asked for meanwhile.
     pub(crate) ahead: usize,
+    /// Of each column a scale that all of these lines share, and a zero point; nothing, if there are none.
+    pub(crate) scales: &'a [f32],
+    pub(crate) zeros: &'a [f32],
+    pub(crate) table: &'a Table,
 }
 
-/// Adds to `sums`, rows `ld` apart, the products of `R` rows `a`, `a_ld` apart, with the numbers of a strip of `V` vectors.
+/// What codes are looked up among.
+#[derive(Clone, Copy)]
+pub(crate) struct Table {
+    four: [f32; 16],
+    floats: &'static Floats,
+}
+
+impl Table {
+    /// For codes of `dtype`.
+    pub(crate) fn of(dtype: DType) -> Self {
+        let four = if dtype.bits() == 4 { super::columns::sixteen(dtype) } else { [0.0; 16] };
+        Self { four, floats: if dtype == DType::E5m2 { &E5M2 } else { &E4M3 } }
+    }
+}
+
+/// Adds to `sums`, rows `ld` apart, the products of `R` rows `a`, `a_ld` apart, with the numbers of a strip of `V` vectors, an even number.
 ///
 /// # Panics
 /// If rows, sums or the strip are short.
@@ -41,17 +107,19 @@ pub(crate) fn lines<T: Code, const R: usize, const V: usize>(
     strip: Strip<'_>,
     (sums, ld): (&mut [f32], usize),
 ) {
-    let bytes = V * LANES * T::KIND.step_bytes() / super::dots::STEP;
-    let Strip { codes, ld: line, lines, ahead } = strip;
+    let bytes = V * LANES * T::KIND.bits() / 8;
+    let Strip { codes, ld: line, lines, ahead, scales, zeros, table } = strip;
     assert!(a.len() >= (R - 1) * a_ld + lines, "{R} rows of {lines} numbers");
     assert!(lines == 0 || codes.len() >= (lines - 1) * line + bytes, "{lines} lines of {bytes} bytes");
+    assert!([scales, zeros].iter().all(|list| list.is_empty() || list.len() >= V * LANES), "a number of each column");
     let sums = &mut sums[..(R - 1) * ld + V * LANES];
-    let none = [_mm512_setzero_si512(); 4];
     let mut totals = [[_mm512_setzero_ps(); V]; R];
-    for r in 0..R {
-        for v in 0..V {
-            // SAFETY: sixteen sums.
-            totals[r][v] = unsafe { _mm512_loadu_ps(sums.as_ptr().add(r * ld + LANES * v)) };
+    if scales.is_empty() {
+        for r in 0..R {
+            for v in 0..V {
+                // SAFETY: sixteen sums.
+                totals[r][v] = unsafe { _mm512_loadu_ps(sums.as_ptr().add(r * ld + LANES * v)) };
+            }
         }
     }
     for s in 0..lines {
@@ -59,10 +127,13 @@ pub(crate) fn lines<T: Code, const R: usize, const V: usize>(
         for at in (0..bytes).step_by(64) {
             prefetch::<2>(codes.wrapping_add(ahead + at));
         }
-        let mut b = [_mm512_setzero_ps(); V];
-        for v in 0..V {
-            // SAFETY: a line of the strip, as asserted: numbers of these types lie one after the other.
-            b[v] = unsafe { vector::<T>(&none, codes, 0, v) };
+        // SAFETY: a line of the strip, as asserted.
+        let mut b = unsafe { numbers::<T, V>(codes, table) };
+        if !zeros.is_empty() {
+            for v in 0..V {
+                // SAFETY: as many as columns, as asserted.
+                b[v] = _mm512_sub_ps(b[v], unsafe { _mm512_loadu_ps(zeros.as_ptr().add(LANES * v)) });
+            }
         }
         for r in 0..R {
             // SAFETY: a number of each row, as asserted.
@@ -75,7 +146,58 @@ pub(crate) fn lines<T: Code, const R: usize, const V: usize>(
     for r in 0..R {
         for v in 0..V {
             // SAFETY: as above.
-            unsafe { _mm512_storeu_ps(sums.as_mut_ptr().add(r * ld + LANES * v), totals[r][v]) };
+            unsafe {
+                let sums = sums.as_mut_ptr().add(r * ld + LANES * v);
+                if !scales.is_empty() {
+                    let scales = _mm512_loadu_ps(scales.as_ptr().add(LANES * v));
+                    totals[r][v] = _mm512_fmadd_ps(totals[r][v], scales, _mm512_loadu_ps(sums));
+                }
+                _mm512_storeu_ps(sums, totals[r][v]);
+            }
         }
     }
+}
+
+/// The numbers of part of a line.
+///
+/// # Safety
+/// `V` vectors of them can be read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn numbers<T: Code, const V: usize>(codes: *const u8, table: &Table) -> [__m512; V] {
+    let mut all = [_mm512_setzero_ps(); V];
+    if T::KIND == Kind::Float {
+        for (i, two) in all.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            // SAFETY: the caller's promise: two vectors of bytes.
+            let words = float(table.floats, unsafe { &*codes.add(2 * LANES * i).cast() });
+            let halves = [_mm512_castsi512_si256(words), _mm512_extracti64x4_epi64::<1>(words)];
+            *two = halves.map(|half| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half))));
+        }
+        return all;
+    }
+    for (v, vector) in all.iter_mut().enumerate() {
+        let codes = codes.wrapping_add(v * LANES * T::KIND.bits() / 8);
+        // SAFETY: the caller's promise.
+        *vector = unsafe {
+            match T::KIND {
+                Kind::F32 => _mm512_loadu_ps(codes.cast()),
+                Kind::Bf16 => {
+                    let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(codes.cast()));
+                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+                }
+                Kind::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(codes.cast())),
+                Kind::I8 => _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.cast()))),
+                Kind::U8 => _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(codes.cast()))),
+                Kind::Float => unreachable!("made above"),
+                Kind::Four => {
+                    // Eight codes to a word; the look-up ignores all but four bits.
+                    let [first, last] = [0, 1].map(|i| codes.cast::<i32>().add(i).read_unaligned());
+                    let words = _mm512_mask_set1_epi32(_mm512_set1_epi32(first), 0xff00, last);
+                    let places = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+                    _mm512_permutexvar_ps(_mm512_srlv_epi32(words, places), _mm512_loadu_ps(table.four.as_ptr()))
+                }
+            }
+        };
+    }
+    all
 }
