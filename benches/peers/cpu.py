@@ -134,9 +134,9 @@ def bound(run, **inputs):
     return lambda: run.run_with_iobinding(binding)
 
 
-def onnx_model(nodes, inputs, outputs, constants=()):
-    helper, kinds = onnx.helper, {"float32": onnx.TensorProto.FLOAT, "uint8": onnx.TensorProto.UINT8}
-    value = lambda name, x: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, x)
+def onnx_model(nodes, inputs, outputs, constants=(), types=None):
+    helper, types = onnx.helper, types or {}
+    value = lambda name, x: helper.make_tensor_value_info(name, types.get(name, onnx.TensorProto.FLOAT), x)
     graph = helper.make_graph(
         nodes,
         "rival",
@@ -196,6 +196,29 @@ def int8_dynamic(m, n, k, cold):
         w = copies(torch.quantize_per_channel(numbers(n, k), scale, zero, 0, torch.qint8), cold)
         w = [torch.ops.quantized.linear_prepack(w, None) for w in w]
         return lambda i: torch.ops.quantized.linear_dynamic(x, w[i % len(w)], True)
+
+    return rival
+
+
+def int8_by_rows(m, n, k, cold):
+    def rival(threads):
+        x = torch.randint(-127, 128, (m, k), dtype=torch.int8)
+        w = copies(torch.randint(-127, 128, (k, n), dtype=torch.int8), cold)
+        return lambda i: torch._int_mm(x, w[i % len(w)])
+
+    return rival
+
+
+def onnx_int8_by_rows(m, n, k, cold):
+    """B is a constant here, too."""
+
+    def rival(threads):
+        node = onnx.helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+        types = {"x": onnx.TensorProto.UINT8, "y": onnx.TensorProto.INT32}
+        x = torch.randint(0, 255, (m, k), dtype=torch.uint8).numpy()
+        codes = copies(torch.randint(-127, 128, (k, n), dtype=torch.int8), cold)
+        models = (onnx_model([node], {"x": [m, k]}, {"y": [m, n]}, {"w": w.numpy()}, types) for w in codes)
+        return each([bound(session(model, threads), x=x) for model in models])
 
     return rival
 
@@ -267,6 +290,8 @@ def eight_bit_products():
         rivals = {"torch u8s8": int8_static(m, n, k, cold), "torch dynamic": int8_dynamic(m, n, k, cold)}
         for order in filter(None, ("col", PANEL["i8"])):
             rows.append(Row(f"gemm 1x{m}x{n}x{k} i8@row:i8@row:f32 b={order}", cold, **rivals))
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} i8:i8:i32", cold, torch=int8_by_rows(m, n, k, cold)))
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} u8:i8:i32", cold, onnxruntime=onnx_int8_by_rows(m, n, k, cold)))
         rows.append(Row(f"gemm 1x{m}x{n}x{k} bf16:i8@row:bf16 b=col", cold, **{"torch int8pack": int8_weights(m, n, k, cold)}))
     return rows
 

@@ -15,7 +15,7 @@ use super::{
     finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
     packed,
     product::{Item, Product, Summing, Sums, add, finishes_in_f64},
-    side::{LINE, Scaling},
+    side::{LINE, Scaling, varies},
 };
 use crate::{
     act::Tail,
@@ -26,7 +26,7 @@ use crate::{
     threads,
 };
 use kp_hal::{
-    Caps, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant,
+    Caps, DType, Device, Kernel, Launch, Nanos, Plan, Queue, Result, Support, Unsupported, Variant,
     op::{Acc, Gemm, GemmArgs, GemmProblem, GemmSpec, Order, Repro, Scheme},
     source_hash,
 };
@@ -75,7 +75,15 @@ impl Kernel<Gemm> for FewRows {
         let per_cycle = per_cycle[usize::from(variant.0).min(2)];
         let elements = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k);
         let rows = 1.0 + f64::from(p.m) / 4.0;
-        let compute = elements * rows / (per_cycle * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
+        // Codes become numbers one by one, and scales are read for each line of a block.
+        let of_codes = match p.b.dtype() {
+            DType::I8 | DType::U8 => 0.2,
+            dtype if dtype.bits() <= 8 => 0.9,
+            _ => 0.0,
+        };
+        let of_scales = if varies(&p.b, p.k) { 40.0 / f64::from(p.b.format.block().1) } else { 0.0 };
+        let made = if p.b.order == Order::Col { 0.0 } else { of_codes + of_scales };
+        let compute = elements * (rows / per_cycle + made) / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(memory.as_secs().max(compute) / 0.8 + 2e-6 * f64::from(p.batch.max(1)))
     }
 

@@ -26,6 +26,7 @@ const TURN_ROWS: usize = 16;
 const SCALES: usize = 32;
 
 /// One operand: `outer` rows (A's rows, B's columns) of `inner` elements, which are summed over.
+#[derive(Clone, Copy)]
 pub(crate) struct Side<'a> {
     pub(crate) matrix: Matrix,
     /// Whether outer rows are the matrix's columns, as B's are.

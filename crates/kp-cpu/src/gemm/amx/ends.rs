@@ -1,7 +1,7 @@
 //! How sums of products by tiles end: turned if need be, multiplied by scales, and finished as D.
 
 use super::{
-    lines::{BLOCK, How, Lines, turn_sums},
+    lines::{BLOCK, turn_sums},
     parts::is_special,
     product::ByTiles,
     source::{Source, unit_of},
@@ -87,8 +87,7 @@ impl<E: Tail> ByTiles<E> {
     /// The one f32 for everything that B's codes were made numbers without, unless it is a column's factor as its scales are.
     fn late_global(&self, finish: &Finish<'_, '_, E>) -> Option<f32> {
         let global = finish.product.b.global;
-        let is_late =
-            matches!(self.b, Source::Left(Lines { how: How::Codes(_), .. })) && self.scaling == Scaling::Applied;
+        let is_late = matches!(self.b, Source::Left(_)) && self.scaling == Scaling::Applied;
         (is_late && !global.is_empty()).then(|| numbers::get(DType::F32, global, 0))
     }
 

@@ -253,6 +253,8 @@ fn numbers_of(
     mut write: impl FnMut(usize, usize, &mut [f32]),
 ) {
     const LD: usize = SOME + ROWS;
+    // It fills all bits of a number, and is left to sums.
+    let side = Side { global: &[], ..*side };
     let mut room = [0.0; BLOCK * LD];
     for first in inner.clone().step_by(SOME) {
         let some = first..inner.end.min(first + SOME);
