@@ -66,6 +66,8 @@ mod turned;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni;
 #[cfg(target_arch = "x86_64")]
+mod vnni_few_lines;
+#[cfg(target_arch = "x86_64")]
 mod vnni_few_panels;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni_few_rows;
@@ -90,6 +92,7 @@ pub(crate) const KERNELS: KernelList<Gemm> = &[
     &vnni_one_row::VnniOneRow,
     &vnni_four_bits::VnniFourBits,
     &vnni_few_rows::VnniFewRows,
+    &vnni_few_lines::VnniFewLines,
     &vnni_few_panels::VnniFewPanels,
     &avx512_few_pairs::Avx512FewPairs,
     &amx_four_bits::AmxFourBits,

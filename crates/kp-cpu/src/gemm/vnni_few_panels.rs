@@ -12,16 +12,15 @@
 use super::{
     few::{
         byte_panels::{STEP_BYTES, byte_panel},
-        bytes,
         columns::{self, Dots, HEIGHTS, MOST, Task},
-        dots::STEP,
+        fours::{FOUR, Fours},
         panels::PANEL,
     },
     product::{Item, Product},
     side::varies,
     vnni_few_rows::{a_varies, lift, supports, unit},
 };
-use crate::{act::Tail, caps::streams_by_second_cache, kernel::Disjoint, memory::numbers_mut, threads};
+use crate::{act::Tail, caps::streams_by_second_cache};
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gate, Gemm, GemmProblem, GemmSpec, Order},
@@ -46,6 +45,7 @@ impl Kernel<Gemm> for VnniFewPanels {
                 ^ source_hash(include_bytes!("few/byte_panels.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/bytes.rs")).rotate_left(3)
+                ^ source_hash(include_bytes!("few/fours.rs")).rotate_left(4)
         }
     }
 
@@ -92,14 +92,10 @@ type Loop = unsafe fn(u8, &[u32], &[u8], bool, &mut [[i32; PANEL]]);
 /// For each of [`HEIGHTS`]: as many vectors of a step as there are registers for.
 const LOOPS: [Loop; 4] = [byte_panel::<1, 4>, byte_panel::<2, 4>, byte_panel::<4, 4>, byte_panel::<8, 2>];
 
-/// Elements of k of a step of a panel.
-const FOUR: usize = 4;
-
 /// Sums of codes.
 struct Codes {
     spec: GemmSpec,
-    /// The place in [`HEIGHTS`].
-    height: usize,
+    a: Fours,
     flip: u8,
     offset: i32,
 }
@@ -107,25 +103,13 @@ struct Codes {
 impl Codes {
     fn new(spec: &GemmSpec) -> Self {
         let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
-        let height = columns::height((spec.m as usize).max(1));
-        Self { spec: *spec, height, flip: lift.flip, offset }
-    }
-
-    /// Steps of A, each of several of a panel's.
-    fn steps(&self) -> usize {
-        (self.spec.k as usize).div_ceil(STEP)
-    }
-
-    /// Numbers of A made ready: codes of all rows, four at a time, and what each step of a row adds up to.
-    fn lens(&self) -> [usize; 2] {
-        let rows = HEIGHTS[self.height];
-        [self.steps() * STEP / FOUR * rows, self.steps() * rows]
+        Self { spec: *spec, a: Fours::of(spec), flip: lift.flip, offset }
     }
 }
 
 impl<E: Tail> Dots<E> for Codes {
     fn a_bytes(&self) -> usize {
-        self.lens().iter().map(|len| (len * size_of::<u32>()).next_multiple_of(64)).sum()
+        self.a.bytes()
     }
 
     fn work_bytes(&self) -> usize {
@@ -133,43 +117,20 @@ impl<E: Tail> Dots<E> for Codes {
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
-        let (rows, k) = (HEIGHTS[self.height], self.spec.k as usize);
-        let [codes, sums] = self.lens();
-        let (codes, rest) = columns::take::<u32>(a, codes);
-        let (codes, sums) = (Disjoint::of(codes), Disjoint::of(&mut numbers_mut::<i32>(rest)[..sums]));
-        threads::for_each(self.steps(), |step| {
-            let part = |each: usize| step * each..(step + 1) * each;
-            // SAFETY: each step once.
-            let (codes, sums) = unsafe { (codes.part(part(STEP / FOUR * rows)), sums.part(part(rows))) };
-            let inner = step * STEP..((step + 1) * STEP).min(k);
-            for (row, sum) in sums.iter_mut().enumerate() {
-                let line = bytes::codes(product, item, row, inner.clone());
-                for (fours, out) in line.as_chunks::<FOUR>().0.iter().zip(codes[row..].iter_mut().step_by(rows)) {
-                    *out = u32::from_le_bytes(fours.map(|code| code as u8));
-                }
-                *sum = line.into_iter().map(i32::from).sum();
-            }
-        });
+        self.a.prepare(product, item, a);
     }
 
     fn sums(&self, task: Task<'_, '_>, sums: &mut [E], ld: usize, _: &mut [u8]) {
         let Task { product, item, columns, a } = task;
-        let (b, rows) = (&product.b, HEIGHTS[self.height]);
-        let [codes, of_steps] = self.lens();
-        let (a, rest) = a.split_at((codes * size_of::<u32>()).next_multiple_of(64));
-        let (a, of_steps) = (columns::numbers::<u32>(a), &columns::numbers::<i32>(rest)[..of_steps]);
-        let mut taken = [0_i32; MOST];
-        for of_rows in of_steps.chunks_exact(rows) {
-            for (taken, &sum) in taken.iter_mut().zip(of_rows) {
-                *taken = taken.wrapping_sub(self.offset.wrapping_mul(sum));
-            }
-        }
+        let (b, height) = (&product.b, columns::height(self.a.rows));
+        let (a, of_rows) = self.a.ready(a);
+        let taken = of_rows.map(|sum| self.offset.wrapping_mul(sum).wrapping_neg());
         let (bytes, by_second) = ((self.spec.k as usize).div_ceil(FOUR) * STEP_BYTES, streams_by_second_cache());
         for first in columns.clone().step_by(PANEL) {
             let at = item.b as u64 * b.matrix.stride + b.matrix.index(0, first as u32, b.inner);
             let mut totals = taken.map(|taken| [taken; PANEL]);
             // SAFETY: `supports` asked for the features.
-            unsafe { LOOPS[self.height](self.flip, a, &b.codes[at as usize..][..bytes], by_second, &mut totals) };
+            unsafe { LOOPS[height](self.flip, a, &b.codes[at as usize..][..bytes], by_second, &mut totals) };
             let there = first - columns.start..(first + PANEL).min(columns.end) - columns.start;
             for (sums, totals) in sums.chunks_mut(ld).zip(&totals[..item.rows]) {
                 for (sum, &total) in sums[there.clone()].iter_mut().zip(totals) {

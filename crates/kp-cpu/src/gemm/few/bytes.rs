@@ -70,7 +70,7 @@ fn lift(dtype: DType) -> (Lift, i32, f32) {
     (Lift { flip: 0, table, fine }, 64, 1.0 / ONE)
 }
 
-/// The codes of elements `inner` of row `row` of A, which are whole numbers, zeros past the end of both.
+/// The codes of elements `inner` of row `row` of A, which are whole numbers, zeros past the end of both; of unsigned bytes those with the same bits.
 pub(crate) fn codes(product: &Product<'_>, item: Item, row: usize, inner: Range<usize>) -> [i8; STEP] {
     let (mut line, a) = ([0; STEP], &product.a.matrix);
     if row >= item.rows {
@@ -84,6 +84,9 @@ pub(crate) fn codes(product: &Product<'_>, item: Item, row: usize, inner: Range<
     let mut numbers = [0.0_f32; STEP];
     let some = &mut numbers[..inner.len()];
     product.a.row(item.row_batch, item.row + row, inner, Scaling::Left, some);
+    if a.dtype() == DType::U8 {
+        return numbers.map(|number| number as u8 as i8);
+    }
     let whole_steps = 1.0 / unit(a.format);
     numbers.map(|number| (number * whole_steps) as i8)
 }
