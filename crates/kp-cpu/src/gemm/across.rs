@@ -196,55 +196,36 @@ fn apart(words: __m256i) -> __m256i {
     _mm256_and_si256(_mm256_or_si256(words, _mm256_slli_epi16::<4>(words)), _mm256_set1_epi8(15))
 }
 
-/// Turns lines of codes of `BITS` bits to rows, `ld` apart.
-#[target_feature(enable = "avx2")]
-fn turn<const BITS: usize>(lines: Lines<'_>, (out, ld): (&mut [u8], usize)) {
-    // Lines that become sixteen bytes of each row, and codes of 32 bytes of a line.
-    let (high, wide) = (8 * ROW / BITS, if BITS == 16 { LINE / 2 } else { LINE });
-    for first in (0..lines.count).step_by(high) {
-        lines.ask::<BITS>(first + AHEAD, high);
-        for from in (0..lines.width).step_by(wide) {
-            let out = &mut out[from * ld + first * BITS / 8..];
-            turn_square::<BITS>(&lines, (first, high), (from, wide), (out, ld));
+/// A function that turns lines of codes of `BITS` bits to rows, `ld` apart. It is made twice, since AVX-512 has registers for all of a square and more.
+macro_rules! turning {
+    ($name:ident, $features:literal) => {
+        #[target_feature(enable = $features)]
+        fn $name<const BITS: usize>(lines: Lines<'_>, (out, ld): (&mut [u8], usize)) {
+            // Lines that become sixteen bytes of each row, and codes of 32 bytes of a line.
+            let (high, wide) = (8 * ROW / BITS, if BITS == 16 { LINE / 2 } else { LINE });
+            for first in (0..lines.count).step_by(high) {
+                lines.ask::<BITS>(first + AHEAD, high);
+                for from in (0..lines.width).step_by(wide) {
+                    let out = &mut out[from * ld + first * BITS / 8..];
+                    let rows = wide.min(lines.width - from);
+                    let square = match lines.are_whole::<BITS>((first, high), (from, wide)) {
+                        // SAFETY: so many lines lie there.
+                        true => unsafe { whole_square::<BITS>(lines.at::<BITS>(first, from), lines.step * BITS / 8) },
+                        false => some_square::<BITS>(&lines, first, from),
+                    };
+                    if BITS == 16 {
+                        let (square, _) = square.split_first_chunk().expect("eight lines");
+                        store(&turned_words(*square), rows, (out, ld));
+                    } else {
+                        store(&turned_bytes(square), rows, (out, ld));
+                    }
+                }
+            }
         }
-    }
-}
-
-/// The same with registers for all of a square and more.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
-fn turn_in_more_registers<const BITS: usize>(lines: Lines<'_>, (out, ld): (&mut [u8], usize)) {
-    let (high, wide) = (8 * ROW / BITS, if BITS == 16 { LINE / 2 } else { LINE });
-    for first in (0..lines.count).step_by(high) {
-        lines.ask::<BITS>(first + AHEAD, high);
-        for from in (0..lines.width).step_by(wide) {
-            let out = &mut out[from * ld + first * BITS / 8..];
-            turn_square::<BITS>(&lines, (first, high), (from, wide), (out, ld));
-        }
-    }
-}
-
-/// Turns `wide` codes of `high` lines.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn turn_square<const BITS: usize>(
-    lines: &Lines<'_>,
-    (first, high): (usize, usize),
-    (from, wide): (usize, usize),
-    (out, ld): (&mut [u8], usize),
-) {
-    let rows = wide.min(lines.width - from);
-    let square = match lines.are_whole::<BITS>((first, high), (from, wide)) {
-        // SAFETY: so many lines lie there.
-        true => unsafe { whole_square::<BITS>(lines.at::<BITS>(first, from), lines.step * BITS / 8) },
-        false => some_square::<BITS>(lines, first, from),
     };
-    if BITS == 16 {
-        let (square, _) = square.split_first_chunk().expect("eight lines");
-        store(&turned_words(*square), rows, (out, ld));
-    } else {
-        store(&turned_bytes(square), rows, (out, ld));
-    }
 }
+turning!(turn, "avx2");
+turning!(turn_in_more_registers, "avx512f,avx512bw,avx512vl,avx2");
 
 /// Lines of 32 bytes from `at` on, `step` bytes apart: of codes of 4 bits, two lines of 16 bytes each; of 16 bits, eight lines and zeros.
 ///
