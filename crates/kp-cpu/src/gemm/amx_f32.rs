@@ -1,8 +1,8 @@
 //! D = A·B in f32 by tiles of AMX that multiply bf16: each number is the sum of three, or of fewer if it has fewer bits.
 //!
 //! See [`super::amx::parts`] for what is multiplied. Variant 0 splits both operands ([`super::amx::floats`]). Variant 1 splits A alone, whose parts meet
-//! contiguous columns of codes that are numbers of bf16, scales of whole columns left to the end ([`super::amx::product`]): B need not
-//! be turned. Errors are no larger than by multiply-adds,
+//! columns of codes that are numbers of bf16, contiguous or [turned](super::across), scales of whole columns left to the end ([`super::amx::product`]).
+//! Errors are no larger than by multiply-adds,
 //! and [the bound](kp_hal::op) of sums in f32 holds. Operands of other types become f32 first. Limits: AMX and AVX-512; sums in f32, that are finished in
 //! f32; numbers below 2⁻¹¹⁰ lose bits, and count as 0 below 2⁻¹²⁶; not `batch-invariant`, since few rows have other kernels.
 
