@@ -68,6 +68,11 @@ impl<'r> Turned<'r> {
         rows * Self::ld(most, bits)
     }
 
+    /// The same for rows of `matrix`, if they [lie across](lies_across); else nothing.
+    pub(crate) fn bytes_of(matrix: &Matrix, is_b: bool, rows: usize, most: usize) -> usize {
+        if lies_across(matrix, is_b) { Self::bytes(rows, most, matrix.dtype().bits() as usize) } else { 0 }
+    }
+
     /// From a row to the next: rows share few places of a cache otherwise.
     const fn ld(most: usize, bits: usize) -> usize {
         most * bits / 8 + CACHE_LINE

@@ -34,6 +34,7 @@ impl Kernel<Gemm> for Avx2CodeTiles {
                 ^ source_hash(include_bytes!("vnni/product.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("across.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("few/list_rows.rs")).rotate_left(6)
         }
     }
 

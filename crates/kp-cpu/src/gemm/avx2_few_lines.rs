@@ -36,6 +36,7 @@ impl Kernel<Gemm> for Avx2FewLines {
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("few/avx2_panels.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/list_rows.rs")).rotate_left(8)
         }
     }
 

@@ -45,6 +45,7 @@ impl Kernel<Gemm> for Avx512FewLines {
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("amx/convert.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("few/list_rows.rs")).rotate_left(8)
         }
     }
 

@@ -41,6 +41,7 @@ impl Kernel<Gemm> for VnniTiles {
                 ^ source_hash(include_bytes!("vnni/place.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("across.rs")).rotate_left(7)
+                ^ source_hash(include_bytes!("few/list_rows.rs")).rotate_left(8)
         }
     }
 

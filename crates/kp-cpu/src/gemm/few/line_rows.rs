@@ -11,6 +11,7 @@
 use super::{
     columns::{self, Dots, HEIGHTS, MOST, Task, overlapped},
     lines::{LINES, Strip, Table},
+    list_rows::{SIXTEEN, lists_as_rows},
     lists::{Lists, can_list},
 };
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
     gemm::{
         product::{Item, Product},
         side::{Scaling, varies},
-        vnni::pack::transposed_numbers_anywhere,
     },
     kernel::Disjoint,
     memory::numbers_mut,
@@ -36,9 +36,6 @@ pub(crate) const UNIT: usize = 128;
 /// The same where scales change along k: those of so many blocks stay near.
 const SCALED_COLUMNS: usize = 2048;
 const BLOCKS: usize = 16;
-
-/// Columns whose scales are read together.
-const SIXTEEN: usize = 16;
 
 /// Whether loops of `features` for numbers of `dtypes` suit `p`.
 ///
@@ -124,14 +121,8 @@ impl Lines {
         let lists = Lists::new(b, task.item.b, first, share);
         let count = (self.spec.k as usize - first).div_ceil(share).min(BLOCKS);
         let mut list = [0.0; SIXTEEN * BLOCKS];
-        let list = &mut list[..SIXTEEN * count];
         let mut gather = |out: &mut [f32], read: &dyn Fn(usize, &mut [f32])| {
-            for (i, column) in task.columns.clone().step_by(SIXTEEN).enumerate() {
-                for (o, list) in (column..task.columns.end).zip(list.chunks_exact_mut(count)) {
-                    read(o, list);
-                }
-                transposed_numbers_anywhere(list, count, &mut out[i * SIXTEEN..], ld);
-            }
+            lists_as_rows(task.columns.clone(), count, &mut list, (out, ld), read);
         };
         match b.matrix.format.scale_dtype() {
             Some(_) => gather(scales, &|o, list| lists.scales(o, list)),

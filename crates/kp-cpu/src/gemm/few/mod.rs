@@ -24,6 +24,7 @@ pub(crate) mod fours;
 pub(crate) mod lanes;
 pub(crate) mod line_rows;
 pub(crate) mod lines;
+pub(crate) mod list_rows;
 pub(crate) mod lists;
 pub(crate) mod number_rows;
 pub(crate) mod numbers;

@@ -1,20 +1,18 @@
 //! Columns of codes as panels of unsigned bytes: of each column four at a time, side by side.
 
-use crate::{
-    gemm::{
-        across::{Turned, lies_across},
-        few::{byte_dots::Lift, columns::Codes},
-        side::Side,
-    },
-    simd::has_avx512,
+use super::avx2;
+use crate::gemm::{
+    across::{Turned, lies_across},
+    few::{byte_dots::Lift, codes::Set, columns::Codes},
+    side::Side,
 };
 use kp_hal::op::{Matrix, Order};
 use std::{
     arch::x86_64::{
         __m128i, __m512i, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm512_and_si512, _mm512_broadcast_i32x4,
-        _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi32, _mm512_set1_epi8, _mm512_setzero_si512,
-        _mm512_shuffle_epi8, _mm512_shuffle_i32x4, _mm512_srli_epi16, _mm512_storeu_si512, _mm512_unpackhi_epi32,
-        _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
+        _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_shuffle_epi8,
+        _mm512_shuffle_i32x4, _mm512_srli_epi16, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+        _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
     },
     ops::Range,
 };
@@ -34,7 +32,7 @@ pub(crate) fn can_pack(matrix: &Matrix) -> bool {
 /// # Panics
 /// If `out` is short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) fn pack(
+fn pack(
     b: &Side<'_>,
     batch: usize,
     columns: Range<usize>,
@@ -112,6 +110,33 @@ pub(crate) fn pack(
     }
 }
 
+impl Set {
+    /// Packs `columns` of elements `inner` as [`pack`] does, or as [`avx2::pack`]: to so many columns, and bytes of a code.
+    ///
+    /// # Safety
+    /// The processor has what the set uses.
+    ///
+    /// # Panics
+    /// As those.
+    pub(super) unsafe fn pack(
+        self,
+        b: &Side<'_>,
+        batch: usize,
+        (columns, inner): (Range<usize>, Range<usize>),
+        (width, bytes): (usize, usize),
+        by: (&Lift, &mut Turned<'_>),
+        out: &mut [u8],
+    ) {
+        // SAFETY: passed on.
+        unsafe {
+            match self {
+                Self::Avx512 => pack(b, batch, columns, inner, width, by, out),
+                Self::Vnni | Self::Plain => avx2::pack(b, batch, columns, inner, bytes, by, out),
+            }
+        }
+    }
+}
+
 /// The codes of elements `inner` of columns `columns`, turned if they lie across.
 ///
 /// # Safety
@@ -147,41 +172,6 @@ pub(crate) fn ask(b: &Side<'_>, batch: usize, columns: Range<usize>, inner: Rang
 
 /// How far ahead each column's memory is asked for, in bytes.
 const AHEAD: usize = 512;
-
-/// [`transposed_numbers`] on any processor.
-pub(crate) fn transposed_numbers_anywhere(lists: &[f32], count: usize, out: &mut [f32], ld: usize) {
-    if has_avx512() {
-        // SAFETY: it was just asked for.
-        return unsafe { transposed_numbers(lists, count, out, ld) };
-    }
-    for i in 0..count {
-        for (out, list) in out[i * ld..][..16].iter_mut().zip(lists.chunks_exact(count)) {
-            *out = list[i];
-        }
-    }
-}
-
-/// Sixteen lists of `count` numbers as `count` rows of sixteen, `ld` apart.
-///
-/// # Panics
-/// If lists or rows are short.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn transposed_numbers(lists: &[f32], count: usize, out: &mut [f32], ld: usize) {
-    for first in (0..count).step_by(16) {
-        let some = (count - first).min(16);
-        let mut rows = [_mm512_setzero_si512(); 16];
-        for (j, row) in rows.iter_mut().enumerate() {
-            let list = &lists[j * count + first..][..some];
-            // SAFETY: of sixteen numbers, those that are there.
-            *row = unsafe { _mm512_maskz_loadu_epi32(((1_u32 << some) - 1) as u16, list.as_ptr().cast()) };
-        }
-        for (i, row) in transposed(rows).into_iter().enumerate().take(some) {
-            let out = &mut out[(first + i) * ld..][..16];
-            // SAFETY: sixteen numbers.
-            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), row) };
-        }
-    }
-}
 
 /// Sixteen vectors of sixteen dwords, rows made columns.
 #[inline]

@@ -13,9 +13,8 @@
 //! read where they lie: see [`super::place`].
 
 use super::{
-    avx2,
     end::End,
-    pack::{ask, pack, transposed_numbers_anywhere},
+    pack::ask,
     place::{InPlace, SIDE, Way},
     rows::Row,
     tile::{self, Loops, Rows, Segments},
@@ -23,10 +22,11 @@ use super::{
 use crate::{
     act::Tail,
     gemm::{
-        across::{Turned, lies_across},
+        across::Turned,
         few::{
             codes::Set,
             columns::{Codes, bytes_mut},
+            list_rows::lists_as_rows,
             lists::Lists,
         },
         finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
@@ -164,11 +164,7 @@ impl<E: Tail> Tiles<E> {
         let ld = width * unit;
         let finish = GROUP * ld + finish_len(ld) + ROWS + ld;
         let panel = if self.way == Way::Packed { self.depth * width * self.panel_code() } else { 0 };
-        let b = &self.spec.b;
-        let columns = match lies_across(b, true) {
-            true => Turned::bytes(SIDE, self.depth, b.dtype().bits() as usize),
-            false => 0,
-        };
+        let columns = Turned::bytes_of(&self.spec.b, true, SIDE, self.depth);
         [panel, columns, self.way.held(ROWS) * ld, self.deep_segments() * width, 16 * self.deep_segments(), finish]
     }
 
@@ -265,39 +261,22 @@ impl<E: Tail> Tiles<E> {
             // Rows hold zeros past their end.
             let len = inner.len().next_multiple_of(128);
             let panel = &mut panel[..len * width * self.panel_code()];
+            let form = (width, self.panel_code());
             // SAFETY: `supports` asked for the features.
-            unsafe {
-                match self.set {
-                    Set::Avx512 => pack(b, item.b, columns.clone(), inner.clone(), width, (&lift, turned), panel),
-                    _ => {
-                        let bytes = self.panel_code();
-                        avx2::pack(b, item.b, columns.clone(), inner.clone(), bytes, (&lift, turned), panel);
-                    }
-                }
-            }
+            unsafe { self.set.pack(b, item.b, (columns.clone(), inner.clone()), form, (&lift, turned), panel) };
             let count = len.div_ceil(self.segment);
             if let Loops::Scaled(_) = self.loops {
-                let list = &mut list[..16 * count];
-                let mut gather = |to: &mut [f32], more: f32, read: &dyn Fn(usize, &mut [f32])| {
-                    for first in (0..columns.len()).step_by(16) {
-                        let some = (columns.len() - first).min(16);
-                        for (j, list) in list.chunks_exact_mut(count).take(some).enumerate() {
-                            read(columns.start + first + j, list);
-                            if more != 0.0 {
-                                list.iter_mut().for_each(|x| *x += more);
-                            }
-                        }
-                        transposed_numbers_anywhere(list, count, &mut to[first..], width);
-                    }
-                };
                 let lists = Lists::new(b, item.b, inner.start, self.segment);
                 if self.b_varies {
-                    gather(scales, 0.0, &|o, list| lists.scales(o, list));
+                    lists_as_rows(columns.clone(), count, list, (scales, width), &|o, list| lists.scales(o, list));
                 } else {
                     scales[..count * width].fill(1.0);
                 }
                 if b.matrix.format.has_zero() {
-                    gather(zeros, offset as f32, &|o, list| lists.zeros(o, list));
+                    lists_as_rows(columns.clone(), count, list, (zeros, width), &|o, list| {
+                        lists.zeros(o, list);
+                        list.iter_mut().for_each(|zero| *zero += offset as f32);
+                    });
                 }
             }
             // Tiles of nearly equal height.
