@@ -10,9 +10,11 @@
 
 use super::{
     few::{
-        byte_lines::{LINES, STRIP, Strip, byte_lines, place},
+        byte_lines::{STRIP, Strip, byte_lines, place},
         columns::{self, Dots, MOST, Task, overlapped},
         fours::{FOUR, Fours},
+        line_rows::{COLUMNS, pad, together},
+        lines::LINES,
     },
     product::{Item, Product},
     side::varies,
@@ -41,6 +43,7 @@ impl Kernel<Gemm> for VnniFewLines {
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/bytes.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/fours.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/line_rows.rs")).rotate_left(5)
         }
     }
 
@@ -83,13 +86,6 @@ impl Kernel<Gemm> for VnniFewLines {
 
 type Loop = unsafe fn(&[u32], Strip<'_>, (&mut [i32], usize));
 
-/// Most columns that a thread has at once.
-const COLUMNS: usize = 8192;
-
-/// Bytes from the first of some lines to what follows the last one, if they are more than [`LEAST`].
-const SPAN: usize = 400 << 10;
-const LEAST: usize = 8;
-
 /// Sums of codes.
 struct Codes {
     spec: GemmSpec,
@@ -122,8 +118,7 @@ impl Codes {
             (4, false) => byte_lines::<4, false>,
             (_, false) => byte_lines::<8, false>,
         };
-        let lines = (SPAN / (spec.b.ld as usize).max(1) / LEAST * LEAST).clamp(LEAST, LINES);
-        Self { spec: *spec, a, multiply, flip, offset, lines }
+        Self { spec: *spec, a, multiply, flip, offset, lines: together(spec.b.ld as usize) }
     }
 }
 
@@ -165,10 +160,7 @@ impl<E: Tail> Dots<E> for Codes {
                 if there < STRIP {
                     // What is left of each line, and zeros.
                     let end = &mut end[..count * STRIP];
-                    for (end, line) in end.chunks_exact_mut(STRIP).zip(codes.chunks(line)) {
-                        end[..there].copy_from_slice(&line[..there]);
-                        end[there..].fill(0);
-                    }
+                    pad(codes, line, there, STRIP, end);
                     strip = Strip { codes: end, ld: STRIP, ahead: 0, ..strip };
                 }
                 // SAFETY: `supports` asked for the features.

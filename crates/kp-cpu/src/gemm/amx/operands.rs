@@ -151,7 +151,7 @@ impl<E: Tail> ByTiles<E> {
     /// Packs elements `inner` of rows `rows` of `a`.
     ///
     /// # Safety
-    /// The processor has AVX-512 F, BW, DQ and VL.
+    /// The processor has AVX-512 F, BW, DQ and VL, and so AVX2 and FMA.
     unsafe fn pack_lines(&self, a: &Side<'_>, batch: usize, rows: Range<usize>, inner: Range<usize>, out: &mut [u8]) {
         let nothing = (0..0, 0..0);
         // SAFETY: the caller's promise.

@@ -10,7 +10,7 @@ use crate::{
     amx::{ROW_BYTES, ROWS},
     caps::pairs_rate,
     gemm::{
-        across::lies_across,
+        across::{self, lies_across},
         few::{columns::overlapped, lists::can_list},
         finish::Panels,
         side::{Scaling, varies},
@@ -146,11 +146,8 @@ fn cycles(lines: Lines) -> f64 {
         How::Codes(codes) => codes.cycles(),
         How::Numbers { .. } => 2.0,
     };
-    cycles + if lines.turned { TURNED } else { 0.0 }
+    cycles + if lines.turned { across::CYCLES } else { 0.0 }
 }
-
-/// The same to be turned first.
-const TURNED: f64 = 0.3;
 
 /// Multiplying at a measured fraction of the peak, packing, and reading in `memory`; `rows` and `items` of B in all.
 pub(crate) fn estimate(

@@ -10,7 +10,7 @@
 //! ```
 //! Instructions want one side unsigned: B, moved up until no code is negative, or rows that are.
 
-use super::fours::FOUR;
+use super::{fours::FOUR, lines::LINES};
 use crate::memory::prefetch;
 use std::arch::x86_64::{
     __m512i, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512,
@@ -21,9 +21,6 @@ use std::arch::x86_64::{
 /// Columns of a strip, and vectors of their sums.
 pub(crate) const STRIP: usize = 64;
 const VECTORS: usize = STRIP / 16;
-
-/// Most lines that meet all rows at once.
-pub(crate) const LINES: usize = 32;
 
 /// Rows whose sums registers hold.
 const ROWS: usize = 4;

@@ -30,7 +30,7 @@ use kp_hal::{
 };
 
 /// Most columns that a thread has at once, and what their number is a multiple of: the widest strip.
-const COLUMNS: usize = 8192;
+pub(crate) const COLUMNS: usize = 8192;
 pub(crate) const UNIT: usize = 128;
 
 /// The same where scales change along k: those of so many blocks stay near.
@@ -95,6 +95,19 @@ pub(crate) struct Lines {
     share: Option<usize>,
 }
 
+/// Lines of so many bytes that meet all rows at once.
+pub(crate) fn together(line: usize) -> usize {
+    (SPAN / line.max(1) / LEAST * LEAST).clamp(LEAST, LINES)
+}
+
+/// Writes the first `there` bytes of each of some lines, `ld` apart, and zeros to `strip` bytes.
+pub(crate) fn pad(codes: &[u8], ld: usize, there: usize, strip: usize, out: &mut [u8]) {
+    for (out, line) in out.chunks_exact_mut(strip).zip(codes.chunks(ld)) {
+        out[..there].copy_from_slice(&line[..there]);
+        out[there..].fill(0);
+    }
+}
+
 /// Bytes from the first of these lines to what follows the last one, if they are more than [`LEAST`]. Eight rows of f32 with n = 11008 took 0.67 of the time by eight lines, not 32; of
 /// bf16 0.95 by sixteen, and with n = 4096 1.1.
 const SPAN: usize = 400 << 10;
@@ -103,8 +116,7 @@ const LEAST: usize = 8;
 impl Lines {
     /// By `multiply`, of a strip of so many columns. Whoever makes them promises that the processor has what it uses.
     pub(crate) fn new(spec: &GemmSpec, (multiply, strip): (Loop, usize)) -> Self {
-        let line = (spec.b.ld as usize * spec.b.dtype().bits() as usize / 8).max(1);
-        let lines = (SPAN / line / LEAST * LEAST).clamp(LEAST, LINES);
+        let lines = together(spec.b.ld as usize * spec.b.dtype().bits() as usize / 8);
         let b = &spec.b;
         let share = varies(b, spec.k).then(|| (b.format.block().1 as usize).min(spec.k.next_multiple_of(16) as usize));
         Self { spec: *spec, multiply, strip, lines, table: Table::of(b.dtype()), share }
@@ -216,10 +228,7 @@ impl<E: Tail> Dots<E> for Lines {
                 if there < of_strip {
                     // What is left of each line, and zeros.
                     let end = &mut end[..count * of_strip];
-                    for (end, line) in end.chunks_exact_mut(of_strip).zip(codes.chunks(line)) {
-                        end[..there].copy_from_slice(&line[..there]);
-                        end[there..].fill(0);
-                    }
+                    pad(codes, line, there, of_strip, end);
                     strip = Strip { codes: end, ld: of_strip, ahead: 0, ..strip };
                 }
                 // SAFETY: the promise of whoever made these.
