@@ -1,5 +1,5 @@
-//! D = A·B of 8- or 4-bit codes on both sides, on processors that have AVX2 and no AVX-512: register
-//! tiles of exact sums in i32.
+//! D = A·B of 8- or 4-bit codes on both sides, on processors that have AVX2 and no AVX-512: register tiles of exact
+//! sums in i32.
 //!
 //! See [`super::vnni::product`] for how it is cut and [`super::vnni::avx2`] for the loops. Limits: as `vnni_tiles`.
 
@@ -35,6 +35,7 @@ impl Kernel<Gemm> for Avx2CodeTiles {
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("across.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("few/list_rows.rs")).rotate_left(6)
+                ^ source_hash(include_bytes!("vnni/pack.rs")).rotate_left(7)
         }
     }
 

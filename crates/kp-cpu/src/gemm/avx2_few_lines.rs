@@ -2,7 +2,7 @@
 //! AVX-512: weights as they lie.
 //!
 //! See [`super::few::line_rows`] for the frame and [`super::few::avx2_lines`] for the loop. Limits: numbers of 32 or 16 bits
-//! without scales, and bytes with those of columns; not `batch-invariant`, since `packed` adds blocks of k apart.
+//! and bytes; scales that change along k do so at multiples of 16; not `batch-invariant`, since `packed` adds blocks of k apart.
 
 use super::few::{
     avx2::{Bf16, F16, F32, I8, U8},
@@ -34,8 +34,8 @@ impl Kernel<Gemm> for Avx2FewLines {
                 ^ source_hash(include_bytes!("few/avx2_lines.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("few/line_rows.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
-                ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("few/avx2_panels.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("few/list_rows.rs")).rotate_left(8)
         }
     }

@@ -32,7 +32,7 @@ pub(crate) fn can_pack(matrix: &Matrix) -> bool {
 /// # Panics
 /// If `out` is short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn pack(
+pub(super) fn pack(
     b: &Side<'_>,
     batch: usize,
     columns: Range<usize>,
