@@ -5,7 +5,7 @@ use super::{
     decode::By,
     meets::{Adds, Dots, Meets, Takes},
     order::Order,
-    paired::{Bf16Pairs, E4m3Pairs, E5m2Pairs, Paired},
+    paired::{self, Bf16Pairs, E4m3Pairs, E5m2Pairs, Paired},
     places::{Dims, Source},
     product::LANES,
     sight::Tile,
@@ -245,11 +245,18 @@ impl<'c, 'a> Chunk<'c, 'a> {
     ) {
         if PAIRS {
             as_pairs!(self.k.rows.dtype, Codes => match tiles {
-                Some(tiles) => tiled::scores::<Codes>(self, q, room, s, tiles),
+                // SAFETY: there are tiles where the processor has what they take.
+                Some(tiles) => unsafe { tiled::scores::<Codes>(self, q, room, s, tiles) },
                 None if self.order.wide == Paired::<Codes>::MANY => {
-                    self.scores_by::<Paired<Codes>, true, { Paired::<Codes>::MANY }>(q, room, s);
+                    const N: usize = Paired::<Codes>::MANY;
+                    // SAFETY: pairs are planned where the processor has what they take, here and below.
+                    unsafe { paired::run(Meeting::<Paired<Codes>, true, N, false>::new(self, room, q, s)) };
                 }
-                None => self.scores_by::<Paired<Codes>, true, { Paired::<Codes>::TOGETHER }>(q, room, s),
+                None => {
+                    const N: usize = Paired::<Codes>::TOGETHER;
+                    // SAFETY: as above.
+                    unsafe { paired::run(Meeting::<Paired<Codes>, true, N, false>::new(self, room, q, s)) };
+                }
             });
         } else {
             match self.order.wide {
@@ -278,11 +285,18 @@ impl<'c, 'a> Chunk<'c, 'a> {
                     Paired::<Codes>::pack(s);
                 }
                 match tiles {
-                    Some(tiles) => tiled::add_values::<Codes>(self, s, room, acc, tiles),
+                    // SAFETY: as for scores, here and below.
+                    Some(tiles) => unsafe { tiled::add_values::<Codes>(self, s, room, acc, tiles) },
                     None if self.order.wide == Paired::<Codes>::MANY => {
-                        self.add_values_by::<Paired<Codes>, true, { Paired::<Codes>::MANY }>(s, room, acc);
+                        const N: usize = Paired::<Codes>::MANY;
+                        // SAFETY: as above.
+                        unsafe { paired::run(Meeting::<Paired<Codes>, true, N, true>::new(self, room, s, acc)) };
                     }
-                    None => self.add_values_by::<Paired<Codes>, true, { Paired::<Codes>::TOGETHER }>(s, room, acc),
+                    None => {
+                        const N: usize = Paired::<Codes>::TOGETHER;
+                        // SAFETY: as above.
+                        unsafe { paired::run(Meeting::<Paired<Codes>, true, N, true>::new(self, room, s, acc)) };
+                    }
                 }
             });
         } else {

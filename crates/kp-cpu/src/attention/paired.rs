@@ -19,7 +19,7 @@ use super::{
 use crate::{
     memory::LINE,
     numbers::small::{E4M3, E5M2, Small},
-    simd::{Avx512, vector::Vectors},
+    simd::{Avx512, Work, vector::Vectors},
 };
 use std::{
     arch::x86_64::{
@@ -34,6 +34,16 @@ use std::{
 
 /// What a processor must have.
 pub(super) const FEATURES: [&str; 2] = ["avx512bf16", "avx512vbmi"];
+
+/// Runs work compiled for [`FEATURES`] and AVX-512, as [`Isa::run`](crate::simd::Isa::run) does.
+///
+/// # Safety
+/// The processor has them.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,bmi2,f16c")]
+pub(super) unsafe fn run(work: impl Work) {
+    work.run();
+}
 
 /// Numbers of a unit.
 pub(super) const UNIT: usize = 64;
