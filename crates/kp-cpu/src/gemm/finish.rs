@@ -158,6 +158,11 @@ impl<E: Tail> Finish<'_, '_, E> {
         self.rows_as_numbers()
     }
 
+    /// The same if D holds numbers of i32, as sums of whole numbers are.
+    pub(crate) fn d_as_whole_sums(&self) -> Option<(*mut u32, usize)> {
+        if self.stage.is_some() || !self.is_plain() { None } else { self.rows_of(DType::I32) }
+    }
+
     /// Whether nothing happens to the sums but that they are stored.
     fn is_plain(&self) -> bool {
         let Product { spec, alpha, beta, .. } = *self.product;

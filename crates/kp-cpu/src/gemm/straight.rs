@@ -15,7 +15,10 @@ use crate::{
     numbers::{self, Real},
     simd::{Work, run_widest},
 };
-use kp_hal::op::{Act, Addend, Gate, Order};
+use kp_hal::{
+    DType,
+    op::{Act, Addend, Gate, Order},
+};
 use std::ops::Range;
 
 impl<E: Tail> Finish<'_, '_, E> {
@@ -27,12 +30,19 @@ impl<E: Tail> Finish<'_, '_, E> {
             let rows = self.item.row * ld..(self.item.row + self.item.rows) * ld;
             return Some((stage.pointer(rows), ld));
         }
-        if spec.d.order != Order::Row || spec.d.dtype() != E::DTYPE || cfg!(not(target_endian = "little")) {
+        self.rows_of(E::DTYPE)
+    }
+
+    /// The item's rows of D, not staged, and the distance between them, if those are rows of numbers of `dtype`, which `N` is.
+    pub(super) fn rows_of<N>(&self, dtype: DType) -> Option<(*mut N, usize)> {
+        debug_assert_eq!(dtype.bits() as usize, 8 * size_of::<N>());
+        let d = &self.product.spec.d;
+        if d.order != Order::Row || d.dtype() != dtype || cfg!(not(target_endian = "little")) {
             return None;
         }
-        let first = self.d_place(0, 0) * size_of::<E>();
-        let d = self.product.d.pointer(first..self.product.d.bytes()).cast::<E>();
-        d.is_aligned().then_some((d, spec.d.ld as usize))
+        let first = self.d_place(0, 0) * size_of::<N>();
+        let rows = self.product.d.pointer(first..self.product.d.bytes()).cast::<N>();
+        rows.is_aligned().then_some((rows, d.ld as usize))
     }
 
     /// What is added to sums, if that and where they go lie as numbers of `E` in rows, and nothing else happens to them but an

@@ -45,6 +45,10 @@ impl<E: Tail> ByTiles<E> {
             // SAFETY: passed on.
             return unsafe { finish.tile(rows, run, sums, ld, rest) };
         }
+        if let Some(d) = self.d_as_sums(finish) {
+            // SAFETY: passed on.
+            return unsafe { self.store(d, finish, (rows, run), sums) };
+        }
         if !is_sum {
             self.column_factors(finish, run.clone(), column_factors);
         }
@@ -54,8 +58,9 @@ impl<E: Tail> ByTiles<E> {
                 true => {
                     let blocks = &sums[j * BLOCK * ld..][..BLOCK * ld];
                     for (i, block) in blocks.chunks_exact(BLOCK * BLOCK).enumerate() {
-                        // SAFETY: `supports` asked for the features.
-                        unsafe { turn_sums((block, BLOCK), (&mut turned[i * BLOCK..], ld)) };
+                        let out = &mut turned[i * BLOCK..][..(BLOCK - 1) * ld + BLOCK];
+                        // SAFETY: there are as many rows, and `supports` asked for the features.
+                        unsafe { turn_sums((block, BLOCK), (out.as_mut_ptr(), ld)) };
                     }
                     &mut *turned
                 }
@@ -82,6 +87,56 @@ impl<E: Tail> ByTiles<E> {
             // SAFETY: passed on.
             unsafe { finish.tile(some, run.clone(), ends, ld, rest) };
         }
+    }
+
+    /// The item's rows of D, where that is whole sums as they are.
+    fn d_as_sums(&self, finish: &Finish<'_, '_, E>) -> Option<(*mut u32, usize)> {
+        let is_whole = self.dot != Dot::Bf16 && !self.scaled && self.unit() == 1.0;
+        if is_whole { finish.d_as_whole_sums() } else { None }
+    }
+
+    /// Stores whole sums of a task as D.
+    ///
+    /// # Safety
+    /// No other thread has the same elements of D, which are there.
+    unsafe fn store(
+        &self,
+        (d, d_ld): (*mut u32, usize),
+        finish: &Finish<'_, '_, E>,
+        (rows, run): (Range<usize>, Range<usize>),
+        sums: &[u32],
+    ) {
+        let ld = self.ld(run.len());
+        let mut turned = [0; BLOCK * BLOCK];
+        for (j, first) in rows.clone().step_by(BLOCK).enumerate() {
+            let count = BLOCK.min(rows.end - first);
+            for (i, p) in run.clone().enumerate() {
+                let columns = finish.panels.columns(p);
+                let out = d.wrapping_add(first * d_ld + columns.start);
+                let (mut block, mut of_row) = (&sums[j * BLOCK * ld + i * BLOCK..], ld);
+                if self.is_turned() {
+                    block = &sums[j * BLOCK * ld + i * BLOCK * BLOCK..][..BLOCK * BLOCK];
+                    if count == BLOCK && columns.len() == BLOCK {
+                        // SAFETY: `supports` asked for the features, and as the caller promises.
+                        unsafe { turn_sums((block, BLOCK), (out, d_ld)) };
+                        continue;
+                    }
+                    // SAFETY: as above.
+                    unsafe { turn_sums((block, BLOCK), (turned.as_mut_ptr(), BLOCK)) };
+                    (block, of_row) = (&turned, BLOCK);
+                }
+                for (r, row) in block.chunks(of_row).take(count).enumerate() {
+                    // SAFETY: as the caller promises.
+                    let out = unsafe { std::slice::from_raw_parts_mut(out.add(r * d_ld), columns.len()) };
+                    out.copy_from_slice(&row[..columns.len()]);
+                }
+            }
+        }
+    }
+
+    /// What a sum of codes is worth, but for scales.
+    fn unit(&self) -> f32 {
+        unit_of(&self.spec.a, self.holds) * unit_of(&self.spec.b, self.holds)
     }
 
     /// The one f32 for everything that B's codes were made numbers without, unless it is a column's factor as its scales are.
@@ -167,7 +222,7 @@ impl<E: Tail> ByTiles<E> {
 
     /// What sums of the columns of panels `run` are worth.
     fn column_factors(&self, finish: &Finish<'_, '_, E>, run: Range<usize>, out: &mut [E]) {
-        let unit = E::from_f32(unit_of(&self.spec.a, self.holds) * unit_of(&self.spec.b, self.holds));
+        let unit = E::from_f32(self.unit());
         out.fill(unit);
         if self.scaling == Scaling::Applied || !self.scaled {
             return;

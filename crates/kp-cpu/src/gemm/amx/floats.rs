@@ -367,8 +367,9 @@ impl Job<'_, '_> {
         let sums = &*numbers_mut::<u32>(bytes_mut(room.sums));
         for first in (0..rows.len()).step_by(BLOCK) {
             for column in (0..panels.len() * PANEL).step_by(BLOCK) {
-                let out = numbers_mut::<u32>(bytes_mut(&mut room.turned[column..]));
-                turn_sums((&sums[column * places.column + first..], places.column), (out, ld));
+                let out = numbers_mut::<u32>(bytes_mut(&mut room.turned[column..][..(BLOCK - 1) * ld + BLOCK]));
+                // SAFETY: there are as many rows.
+                unsafe { turn_sums((&sums[column * places.column + first..], places.column), (out.as_mut_ptr(), ld)) };
             }
             let some = first..(first + BLOCK).min(rows.len());
             scale(some.clone(), room.turned);

@@ -296,9 +296,12 @@ pub(crate) fn turn(tiles: &mut [u8]) {
 /// Writes 32 rows of 32 sums, `from` apart, as columns, rows of `out` `ld` apart.
 ///
 /// # Panics
-/// If `block` or `out` is short.
+/// If `block` is short.
+///
+/// # Safety
+/// `out` has all of those rows, and nothing else uses them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn turn_sums((block, from): (&[u32], usize), (out, ld): (&mut [u32], usize)) {
+pub(super) unsafe fn turn_sums((block, from): (&[u32], usize), (out, ld): (*mut u32, usize)) {
     for (i, j) in [(0, 0), (0, ROWS), (ROWS, 0), (ROWS, ROWS)] {
         let mut rows = [_mm512_setzero_si512(); ROWS];
         for (r, row) in rows.iter_mut().enumerate() {
@@ -307,9 +310,8 @@ pub(super) fn turn_sums((block, from): (&[u32], usize), (out, ld): (&mut [u32], 
             *row = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
         }
         for (c, row) in transposed(rows).into_iter().enumerate() {
-            let out = &mut out[(j + c) * ld + i..][..ROWS];
-            // SAFETY: as above.
-            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), row) };
+            // SAFETY: as the caller promises.
+            unsafe { _mm512_storeu_si512(out.add((j + c) * ld + i).cast(), row) };
         }
     }
 }
