@@ -134,6 +134,7 @@ impl<E: Tail> ByTiles<E> {
             steps,
             panels,
             b_lies: matches!(b, Source::Panels(_)),
+            b_is_made: matches!(b, Source::Left(lines) if !lines.are_rows()),
             // Tiles multiply several times as fast.
             packs_fast: units == Units::Vectors && a.are_rows(),
             tiles: units == Units::Tiles,
