@@ -33,7 +33,7 @@ const LINE: usize = 32;
 const ROW: usize = 16;
 
 /// How many lines ahead of their use lines are asked for: few caches have room for all of them, which are often some power of two apart.
-const AHEAD: usize = 64;
+pub(super) const AHEAD: usize = 64;
 
 /// Whether rows of `matrix`, of B's columns if it `is_b`, are neighbours, of codes that can be turned.
 pub(crate) fn lies_across(matrix: &Matrix, is_b: bool) -> bool {
@@ -57,12 +57,12 @@ pub(crate) fn neighbours(matrix: &Matrix) -> usize {
 /// Room for `rows` turned rows of `most` elements of a matrix, and the rows that were turned last: neighbours are turned together, since each line that is
 /// read has their codes.
 pub(crate) struct Turned<'r> {
-    room: &'r mut [u8],
+    pub(super) room: &'r mut [u8],
     rows: usize,
     most: usize,
     batch: usize,
-    outer: Range<usize>,
-    inner: Range<usize>,
+    pub(super) outer: Range<usize>,
+    pub(super) inner: Range<usize>,
 }
 
 impl<'r> Turned<'r> {
@@ -107,14 +107,7 @@ impl<'r> Turned<'r> {
     ) -> Codes<'_> {
         let bits = side.matrix.dtype().bits() as usize;
         let ld = Self::ld(self.most, bits);
-        let is_there = outer.start >= self.outer.start && outer.end <= self.outer.end;
-        if !is_there || inner != self.inner || batch != self.batch {
-            assert!(outer.len() <= self.rows && inner.len() <= self.most, "{outer:?} of {inner:?}");
-            // Up to where lines end, if that is far enough.
-            let end = (outer.start / self.rows + 1) * self.rows;
-            let end = if end < outer.end { outer.start + self.rows } else { end };
-            self.outer = outer.start..end.min(side.outer as usize).max(outer.end);
-            (self.batch, self.inner) = (batch, inner);
+        if self.is_to_be_made(side, batch, (&outer, 1), &inner) {
             let lines = Lines::of(side, batch, &self.outer, &self.inner);
             let room = &mut self.room[..self.outer.len() * ld];
             // SAFETY: the caller's promise, or it was just asked for.
@@ -131,21 +124,46 @@ impl<'r> Turned<'r> {
         }
         Codes::turned(self.room, self.outer.start, (self.inner.len() * bits).div_ceil(8), ld)
     }
+
+    /// Whether elements `inner` of outer rows `outer` are not yet there, at a multiple of `unit` of rows: then takes down that they will be, and as
+    /// many rows after them as there are up to where lines end.
+    ///
+    /// # Panics
+    /// If there are more of them than there is room for.
+    pub(super) fn is_to_be_made(
+        &mut self,
+        side: &Side<'_>,
+        batch: usize,
+        (outer, unit): (&Range<usize>, usize),
+        inner: &Range<usize>,
+    ) -> bool {
+        let before = &self.outer;
+        let is_there = outer.start >= before.start && outer.end <= before.end && *inner == self.inner;
+        if is_there && batch == self.batch && (outer.start - before.start).is_multiple_of(unit) {
+            return false;
+        }
+        assert!(outer.len() <= self.rows && inner.len() <= self.most, "{outer:?} of {inner:?}");
+        let end = (outer.start / self.rows + 1) * self.rows;
+        let end = if end < outer.end { outer.start + self.rows } else { end };
+        self.outer = outer.start..end.min(side.outer as usize).max(outer.end);
+        (self.batch, self.inner) = (batch, inner.clone());
+        true
+    }
 }
 
 /// Lines of `width` codes each.
 #[derive(Clone, Copy)]
-struct Lines<'a> {
+pub(super) struct Lines<'a> {
     codes: &'a [u8],
     /// The element that begins the first, and how far it is to the next.
     first: usize,
     step: usize,
-    width: usize,
-    count: usize,
+    pub(super) width: usize,
+    pub(super) count: usize,
 }
 
 impl<'a> Lines<'a> {
-    fn of(side: &Side<'a>, batch: usize, outer: &Range<usize>, inner: &Range<usize>) -> Self {
+    pub(super) fn of(side: &Side<'a>, batch: usize, outer: &Range<usize>, inner: &Range<usize>) -> Self {
         let (width, count) = (outer.len(), if outer.is_empty() { 0 } else { inner.len() });
         // What is empty has no place.
         let first = if count == 0 { 0 } else { side.place(batch, outer.start, inner.start) };
@@ -154,13 +172,13 @@ impl<'a> Lines<'a> {
 
     /// Where codes of `BITS` bits of line `i` from the one with number `from` on lie.
     #[inline(always)]
-    fn at<const BITS: usize>(&self, i: usize, from: usize) -> *const u8 {
+    pub(super) fn at<const BITS: usize>(&self, i: usize, from: usize) -> *const u8 {
         self.codes.as_ptr().wrapping_add((self.first + i * self.step + from) * BITS / 8)
     }
 
     /// Asks for `count` lines from `first` on; past the last, for those of the rows after these.
     #[inline(always)]
-    fn ask<const BITS: usize>(&self, first: usize, count: usize) {
+    pub(super) fn ask<const BITS: usize>(&self, first: usize, count: usize) {
         let (i, from) = if first < self.count { (first, 0) } else { (first - self.count, self.width) };
         let mut at = self.at::<BITS>(i, from);
         for _ in 0..count {

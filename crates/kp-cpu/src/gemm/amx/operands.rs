@@ -233,7 +233,7 @@ impl<E: Tail> ByTiles<E> {
         of_b.or_else(|| self.in_columns(product, item, p, steps).filter(|_| self.is_few(item)))
     }
 
-    /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying): then answers where. Meanwhile codes are asked for that will be
+    /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying) or are packed with others: then answers where. Meanwhile codes are asked for that will be
     /// packed next.
     pub(super) fn pack_b(
         &self,
@@ -261,6 +261,9 @@ impl<E: Tail> ByTiles<E> {
                 Source::Left(lines) => {
                     let soon = (self.panels.columns(next), elements_of(of_next));
                     lines.pack(b, item.b, (columns, inner), soon, turned, out);
+                }
+                Source::Across if self.holds == Holds::Bytes => {
+                    return Some(Operand::packed(turned.fours(b, item.b, columns, inner).as_ptr()));
                 }
                 Source::Across => pack_across(b, item.b, columns, inner, out),
                 Source::Panels(_) => {

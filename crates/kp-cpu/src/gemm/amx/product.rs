@@ -199,11 +199,13 @@ impl<E: Tail> ByTiles<E> {
         }
     }
 
-    /// Columns of B that are turned before they are packed, if they are, and elements of a run of them.
+    /// Columns of B that are turned before they are packed, or packed together, if they are, and elements of a run of them.
     fn turns(&self) -> [usize; 2] {
         match self.b {
-            Source::Left(lines) if lines.turned => [neighbours(&self.spec.b), self.cut.deep * self.holds.elements()],
-            _ => [0, 0],
+            Source::Left(lines) if !lines.turned => [0, 0],
+            Source::Across if self.holds == Holds::Bf16 => [0, 0],
+            Source::Panels(_) => [0, 0],
+            _ => [neighbours(&self.spec.b), self.cut.deep * self.holds.elements()],
         }
     }
 

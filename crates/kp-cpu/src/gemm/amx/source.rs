@@ -53,7 +53,7 @@ impl Units {
 pub(super) enum Source {
     /// Its columns are packed as rows of the left operand.
     Left(Lines),
-    /// Its rows are packed as lines of the right operand.
+    /// Its rows are packed as lines of the right operand; of bytes two blocks at a time.
     Across,
     /// It lies in panels of lines of the right operand, so many columns wide.
     Panels(usize),
@@ -63,9 +63,10 @@ impl Source {
     pub(super) fn of(spec: &GemmSpec, panels: &Panels, holds: Holds, scaling: Scaling) -> Self {
         let elements = holds.elements();
         let plain = holds == Holds::Bf16 && spec.b.dtype() == DType::Bf16;
+        let bytes = holds == Holds::Bytes && spec.b.dtype().bits() == 8;
         match spec.b.order {
             Order::Panel { width, depth }
-                if (plain || holds == Holds::Bytes && spec.b.dtype().bits() == 8)
+                if (plain || bytes)
                     && usize::from(depth) == elements / ROWS
                     && usize::from(width).is_multiple_of(ROWS)
                     && (spec.k as usize).is_multiple_of(elements)
@@ -74,7 +75,7 @@ impl Source {
                 Self::Panels(width.into())
             }
             // Several parts of A meet contiguous columns alone.
-            Order::Row if plain && !is_split(spec) => Self::Across,
+            Order::Row if plain && !is_split(spec) || bytes => Self::Across,
             Order::Panel { width, depth: 1 }
                 if plain && usize::from(width).is_multiple_of(BLOCK) && panels.are_those_of_b() =>
             {

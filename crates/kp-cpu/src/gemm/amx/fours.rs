@@ -1,0 +1,97 @@
+//! Rows of bytes as lines of the right operand of tiles: of four rows, the four bytes of each column side by side.
+//!
+//! ```text
+//!                  outer ─▶ 64 bytes                    a line of each of four tiles
+//!          ┌────────────────────────────┐            ┌──────┬──────┬──────┬──────┐
+//!    inner │ four rows                  │     ─▶     │ 4×16 │ 4×16 │ 4×16 │ 4×16 │
+//!          └────────────────────────────┘            └──────┴──────┴──────┴──────┘
+//! ```
+//! That is a third of the work of making them rows of columns. A row of the cache is two blocks, which are made together: rows some power of two apart
+//! share so few places of a cache that it would not be there again.
+
+use super::lines::{BLOCK, STEP_BYTES};
+use crate::{
+    amx::{ROW_BYTES, ROWS, TILE_BYTES},
+    gemm::{
+        across::{AHEAD, Lines, Turned},
+        side::Side,
+    },
+};
+use std::{
+    arch::x86_64::{
+        __m512i, _mm512_maskz_loadu_epi8, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
+        _mm512_unpackhi_epi8, _mm512_unpackhi_epi16, _mm512_unpacklo_epi8, _mm512_unpacklo_epi16,
+    },
+    ops::Range,
+};
+
+/// Rows that are woven together.
+const FOUR: usize = 4;
+
+impl Turned<'_> {
+    /// Elements `inner` of columns `outer`, a block at most that begins at one, of bytes in rows, as lines of two tiles a step. What is missing is 0.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 F and BW.
+    ///
+    /// # Panics
+    /// If there are more of them than there is room for.
+    pub(super) unsafe fn fours(
+        &mut self,
+        side: &Side<'_>,
+        batch: usize,
+        outer: Range<usize>,
+        inner: Range<usize>,
+    ) -> &[u8] {
+        let bytes = inner.len().div_ceil(FOUR * ROWS) * STEP_BYTES;
+        if self.is_to_be_made(side, batch, (&outer, BLOCK), &inner) {
+            let lines = Lines::of(side, batch, &self.outer, &self.inner);
+            // SAFETY: the caller's promise.
+            unsafe { weave(lines, &mut self.room[..self.outer.len().div_ceil(BLOCK) * bytes], bytes) };
+        }
+        &self.room[(outer.start - self.outer.start) / BLOCK * bytes..][..bytes]
+    }
+}
+
+/// Weaves lines of at most two blocks of columns, each to so many bytes.
+#[target_feature(enable = "avx512f,avx512bw")]
+fn weave(lines: Lines<'_>, out: &mut [u8], bytes: usize) {
+    let mask = u64::MAX >> (2 * BLOCK - lines.width);
+    let row = |i: usize| match i < lines.count {
+        // SAFETY: those of 64 bytes that are there.
+        true => unsafe { _mm512_maskz_loadu_epi8(mask, lines.at::<8>(i, 0).cast()) },
+        false => _mm512_setzero_si512(),
+    };
+    for line in 0..bytes / STEP_BYTES * ROWS {
+        let first = FOUR * line;
+        lines.ask::<8>(first + AHEAD, FOUR);
+        let tiles = woven([row(first), row(first + 1), row(first + 2), row(first + 3)]);
+        let at = line / ROWS * STEP_BYTES + line % ROWS * ROW_BYTES;
+        for (block, tiles) in out.chunks_exact_mut(bytes).zip(tiles.as_chunks::<2>().0) {
+            for (tile, &codes) in tiles.iter().enumerate() {
+                let line = &mut block[at + tile * TILE_BYTES..][..ROW_BYTES];
+                // SAFETY: 64 bytes.
+                unsafe { _mm512_storeu_si512(line.as_mut_ptr().cast(), codes) };
+            }
+        }
+    }
+}
+
+/// A line of each of four tiles.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn woven([a, b, c, d]: [__m512i; FOUR]) -> [__m512i; 4] {
+    let (low, high) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
+    let (low_after, high_after) = (_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d));
+    // Of each 128 bits four columns of each tile.
+    let [a, b] = [_mm512_unpacklo_epi16(low, low_after), _mm512_unpackhi_epi16(low, low_after)];
+    let [c, d] = [_mm512_unpacklo_epi16(high, high_after), _mm512_unpackhi_epi16(high, high_after)];
+    let front = [_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0x44>(c, d)];
+    let back = [_mm512_shuffle_i32x4::<0xee>(a, b), _mm512_shuffle_i32x4::<0xee>(c, d)];
+    [
+        _mm512_shuffle_i32x4::<0x88>(front[0], front[1]),
+        _mm512_shuffle_i32x4::<0xdd>(front[0], front[1]),
+        _mm512_shuffle_i32x4::<0x88>(back[0], back[1]),
+        _mm512_shuffle_i32x4::<0xdd>(back[0], back[1]),
+    ]
+}
