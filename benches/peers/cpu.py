@@ -209,16 +209,19 @@ def int8_by_rows(m, n, k, cold):
     return rival
 
 
-def onnx_int8_by_rows(m, n, k, cold):
-    """B is a constant here, too."""
+def onnx_int8(m, n, k, cold, constant):
+    """A constant B is packed when the model is loaded."""
 
     def rival(threads):
         node = onnx.helper.make_node("MatMulInteger", ["x", "w"], ["y"])
-        types = {"x": onnx.TensorProto.UINT8, "y": onnx.TensorProto.INT32}
+        types = {"x": onnx.TensorProto.UINT8, "w": onnx.TensorProto.INT8, "y": onnx.TensorProto.INT32}
         x = torch.randint(0, 255, (m, k), dtype=torch.uint8).numpy()
-        codes = copies(torch.randint(-127, 128, (k, n), dtype=torch.int8), cold)
-        models = (onnx_model([node], {"x": [m, k]}, {"y": [m, n]}, {"w": w.numpy()}, types) for w in codes)
-        return each([bound(session(model, threads), x=x) for model in models])
+        codes = [w.numpy() for w in copies(torch.randint(-127, 128, (k, n), dtype=torch.int8), cold)]
+        if constant:
+            models = (onnx_model([node], {"x": [m, k]}, {"y": [m, n]}, {"w": w}, types) for w in codes)
+            return each([bound(session(model, threads), x=x) for model in models])
+        model = onnx_model([node], {"x": [m, k], "w": [k, n]}, {"y": [m, n]}, {}, types)
+        return each([bound(session(model, threads), x=x, w=w) for w in codes])
 
     return rival
 
@@ -291,7 +294,10 @@ def eight_bit_products():
         for order in filter(None, ("col", PANEL["i8"])):
             rows.append(Row(f"gemm 1x{m}x{n}x{k} i8@row:i8@row:f32 b={order}", cold, **rivals))
         rows.append(Row(f"gemm 1x{m}x{n}x{k} i8:i8:i32", cold, torch=int8_by_rows(m, n, k, cold)))
-        rows.append(Row(f"gemm 1x{m}x{n}x{k} u8:i8:i32", cold, onnxruntime=onnx_int8_by_rows(m, n, k, cold)))
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} u8:i8:i32", cold, onnxruntime=onnx_int8(m, n, k, cold, False)))
+        order = f" b={PANEL['i8']}" if PANEL["i8"] else ""
+        rivals = {"onnxruntime packed": onnx_int8(m, n, k, cold, True)}
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} u8:i8:i32{order}", cold, **rivals))
         rows.append(Row(f"gemm 1x{m}x{n}x{k} bf16:i8@row:bf16 b=col", cold, **{"torch int8pack": int8_weights(m, n, k, cold)}))
     return rows
 

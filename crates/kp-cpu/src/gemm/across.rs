@@ -176,11 +176,11 @@ impl<'a> Lines<'a> {
         self.codes.as_ptr().wrapping_add((self.first + i * self.step + from) * BITS / 8)
     }
 
-    /// Asks for `count` lines from `first` on; past the last, for those of the rows after these.
+    /// Asks for the code with number `from` of `count` lines from `first` on; past the last, for that of the rows after these.
     #[inline(always)]
-    pub(super) fn ask<const BITS: usize>(&self, first: usize, count: usize) {
-        let (i, from) = if first < self.count { (first, 0) } else { (first - self.count, self.width) };
-        let mut at = self.at::<BITS>(i, from);
+    pub(super) fn ask<const BITS: usize>(&self, first: usize, from: usize, count: usize) {
+        let (i, after) = if first < self.count { (first, 0) } else { (first - self.count, self.width) };
+        let mut at = self.at::<BITS>(i, after + from);
         for _ in 0..count {
             prefetch::<2>(at);
             at = at.wrapping_add(self.step * BITS / 8);
@@ -230,7 +230,7 @@ macro_rules! turning {
             // Lines that become sixteen bytes of each row, and codes of 32 bytes of a line.
             let (high, wide) = (8 * ROW / BITS, if BITS == 16 { LINE / 2 } else { LINE });
             for first in (0..lines.count).step_by(high) {
-                lines.ask::<BITS>(first + AHEAD, high);
+                lines.ask::<BITS>(first + AHEAD, 0, high);
                 for from in (0..lines.width).step_by(wide) {
                     let out = &mut out[from * ld + first * BITS / 8..];
                     let rows = wide.min(lines.width - from);

@@ -6,8 +6,9 @@
 //!    inner │ four rows                  │     ─▶     │ 4×16 │ 4×16 │ 4×16 │ 4×16 │
 //!          └────────────────────────────┘            └──────┴──────┴──────┴──────┘
 //! ```
-//! That is a third of the work of making them rows of columns. A row of the cache is two blocks, which are made together: rows some power of two apart
-//! share so few places of a cache that it would not be there again.
+//! That is a third of the work of making them rows of columns. Blocks of two lines of the cache are made together: lines some power of two apart share
+//! so few places of a cache that they would not be there again, and neighbours come together. (One thread, 16 and 128×4096×4096: blocks of one line
+//! took 0.50 and 0.75 of the time of rows of columns, of two 0.87 and 0.91 of that.)
 
 use super::lines::{BLOCK, STEP_BYTES};
 use crate::{
@@ -53,25 +54,27 @@ impl Turned<'_> {
     }
 }
 
-/// Weaves lines of at most two blocks of columns, each to so many bytes.
+/// Weaves lines of some blocks of columns, each to so many bytes.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn weave(lines: Lines<'_>, out: &mut [u8], bytes: usize) {
-    let mask = u64::MAX >> (2 * BLOCK - lines.width);
-    let row = |i: usize| match i < lines.count {
-        // SAFETY: those of 64 bytes that are there.
-        true => unsafe { _mm512_maskz_loadu_epi8(mask, lines.at::<8>(i, 0).cast()) },
-        false => _mm512_setzero_si512(),
-    };
     for line in 0..bytes / STEP_BYTES * ROWS {
-        let first = FOUR * line;
-        lines.ask::<8>(first + AHEAD, FOUR);
-        let tiles = woven([row(first), row(first + 1), row(first + 2), row(first + 3)]);
-        let at = line / ROWS * STEP_BYTES + line % ROWS * ROW_BYTES;
-        for (block, tiles) in out.chunks_exact_mut(bytes).zip(tiles.as_chunks::<2>().0) {
-            for (tile, &codes) in tiles.iter().enumerate() {
-                let line = &mut block[at + tile * TILE_BYTES..][..ROW_BYTES];
-                // SAFETY: 64 bytes.
-                unsafe { _mm512_storeu_si512(line.as_mut_ptr().cast(), codes) };
+        let (first, at) = (FOUR * line, line / ROWS * STEP_BYTES + line % ROWS * ROW_BYTES);
+        for (pair, blocks) in out.chunks_mut(2 * bytes).enumerate() {
+            let from = pair * 2 * BLOCK;
+            let mask = u64::MAX >> (2 * BLOCK).saturating_sub(lines.width - from);
+            let row = |i: usize| match i < lines.count {
+                // SAFETY: those of 64 bytes that are there.
+                true => unsafe { _mm512_maskz_loadu_epi8(mask, lines.at::<8>(i, from).cast()) },
+                false => _mm512_setzero_si512(),
+            };
+            lines.ask::<8>(first + AHEAD, from, FOUR);
+            let tiles = woven([row(first), row(first + 1), row(first + 2), row(first + 3)]);
+            for (block, tiles) in blocks.chunks_exact_mut(bytes).zip(tiles.as_chunks::<2>().0) {
+                for (tile, &codes) in tiles.iter().enumerate() {
+                    let line = &mut block[at + tile * TILE_BYTES..][..ROW_BYTES];
+                    // SAFETY: 64 bytes.
+                    unsafe { _mm512_storeu_si512(line.as_mut_ptr().cast(), codes) };
+                }
             }
         }
     }

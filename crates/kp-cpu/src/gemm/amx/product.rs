@@ -205,6 +205,7 @@ impl<E: Tail> ByTiles<E> {
             Source::Left(lines) if !lines.turned => [0, 0],
             Source::Across if self.holds == Holds::Bf16 => [0, 0],
             Source::Panels(_) => [0, 0],
+            Source::Across => [2 * neighbours(&self.spec.b), self.cut.deep * self.holds.elements()],
             _ => [neighbours(&self.spec.b), self.cut.deep * self.holds.elements()],
         }
     }

@@ -53,7 +53,7 @@ impl Units {
 pub(super) enum Source {
     /// Its columns are packed as rows of the left operand.
     Left(Lines),
-    /// Its rows are packed as lines of the right operand; of bytes two blocks at a time.
+    /// Its rows are packed as lines of the right operand; of bytes some blocks at a time.
     Across,
     /// It lies in panels of lines of the right operand, so many columns wide.
     Panels(usize),
