@@ -294,10 +294,13 @@ def eight_bit_products():
         for order in filter(None, ("col", PANEL["i8"])):
             rows.append(Row(f"gemm 1x{m}x{n}x{k} i8@row:i8@row:f32 b={order}", cold, **rivals))
         rows.append(Row(f"gemm 1x{m}x{n}x{k} i8:i8:i32", cold, torch=int8_by_rows(m, n, k, cold)))
-        rows.append(Row(f"gemm 1x{m}x{n}x{k} u8:i8:i32", cold, onnxruntime=onnx_int8(m, n, k, cold, False)))
-        order = f" b={PANEL['i8']}" if PANEL["i8"] else ""
-        rivals = {"onnxruntime packed": onnx_int8(m, n, k, cold, True)}
-        rows.append(Row(f"gemm 1x{m}x{n}x{k} u8:i8:i32{order}", cold, **rivals))
+        rivals = {"onnxruntime": onnx_int8(m, n, k, cold, False)}
+        packed_rivals = {"onnxruntime packed": onnx_int8(m, n, k, cold, True)}
+        if PANEL["i8"]:
+            rows.append(Row(f"gemm 1x{m}x{n}x{k} u8:i8:i32 b={PANEL['i8']}", cold, **packed_rivals))
+        else:
+            rivals |= packed_rivals
+        rows.append(Row(f"gemm 1x{m}x{n}x{k} u8:i8:i32", cold, **rivals))
         rows.append(Row(f"gemm 1x{m}x{n}x{k} bf16:i8@row:bf16 b=col", cold, **{"torch int8pack": int8_weights(m, n, k, cold)}))
     return rows
 
