@@ -340,13 +340,25 @@ fn every_type_and_scheme() {
 fn bytes_in_place() {
     for size in ["1x60x66x1100 b=col/1104", "1x300x66x36 b=col", "1x7x66x1100 b=panel64x4", "2x9x128x36 b=panel64x4"] {
         let (size, order) = size.split_once(' ').expect("a size and an order");
-        for types in ["i8@row:i8@row:f32", "i8:i8:i32"] {
+        for types in ["i8@row:i8@row:f32", "i8:i8:i32", "u8:i8:i32", "u8:i8@row:bf16"] {
             check(&format!("gemm {size} {types} {order}"), (1.0, 1.0));
         }
         check(&format!("gemm {size} i8@row:i8@tensor:bf16 gate=halves act=relu bias=f32 {order}"), (1.0, 1.0));
         check(&format!("gemm {size} i8@row:i8@row:f32 gate=pairs c=f32 {order}"), (0.5, 2.0));
     }
     check("gemm 1x2x66x0 i8:i8:i32 a=row/80 b=col/80", (1.0, 1.0));
+}
+
+/// An A of unsigned bytes, by B of every type of codes, whatever their order.
+#[test]
+fn unsigned_rows() {
+    for types in ["u8:i8:i32", "u8:u8:i32", "u8:u4:f32", "u8:i4:i32", "u8:e2m1@row:bf16"] {
+        for order in ["", "b=col", "a=col b=col", "b=panel32x4"] {
+            for size in ["1x21x66x290", "2x270x34x1088"] {
+                check(&format!("gemm {size} {types} {order}"), (1.0, 1.0));
+            }
+        }
+    }
 }
 
 /// More of k than is near at a time, ends of lines and of pairs, and the last panel.

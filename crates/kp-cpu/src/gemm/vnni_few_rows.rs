@@ -175,6 +175,15 @@ pub(crate) fn lift(dtype: DType) -> Option<(Lift, i32, f32)> {
     })
 }
 
+/// How codes of a type become signed bytes instead, for an A of unsigned ones, and by which offset.
+pub(crate) fn lift_signed(dtype: DType) -> Option<(Lift, i32)> {
+    let (Lift { flip, table, fine }, offset, _) = lift(dtype)?;
+    Some(match dtype.bits() {
+        8 => (Lift { flip: flip ^ 0x80, table, fine }, offset - 128),
+        _ => (Lift { flip, table: table.map(|code| code.wrapping_sub(offset as u8)), fine }, 0),
+    })
+}
+
 /// What a whole step of an operand is worth, but for scales.
 pub(crate) fn unit(format: Format) -> f32 {
     lift(format.dtype).map_or(1.0, |(.., unit)| unit)

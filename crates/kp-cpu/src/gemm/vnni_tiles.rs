@@ -1,7 +1,7 @@
 //! D = A·B of 8- or 4-bit codes on both sides, in register tiles of exact sums in i32.
 //!
 //! See [`super::vnni::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be any, of panels if those are of
-//! whole vectors.
+//! whole vectors, and for A, which may be u8 where scales do not change along k.
 
 use super::{
     across,
@@ -9,7 +9,7 @@ use super::{
     finish::Panels,
     side::varies,
     vnni::{self, pack::can_pack, place::Way, product::ROWS},
-    vnni_few_rows::{a_varies, supports},
+    vnni_few_rows::{a_varies, has_features, lift, suits, suits_but_for_types},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
@@ -51,7 +51,17 @@ impl Kernel<Gemm> for VnniTiles {
         if !can_pack(&p.b) || is_panel && !Panels::of(p, 16).are_those_of_b() {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
         }
-        supports(caps, p)?;
+        has_features(caps)?;
+        if p.a.dtype() == DType::U8 && lift(p.b.dtype()).is_some() {
+            suits_but_for_types(p)?;
+            for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
+                if varies(matrix, p.k) {
+                    return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
+                }
+            }
+        } else {
+            suits(p)?;
+        }
         Ok(Variants::ONE)
     }
 

@@ -1,4 +1,4 @@
-//! Products of signed bytes whose B is read where it lies, neither turned nor copied.
+//! Products of bytes, those of B signed, whose B is read where it lies, neither turned nor copied.
 //!
 //! ```text
 //!      contiguous columns of B                  panels of B
@@ -10,8 +10,8 @@
 //!      columns of B, as they lie,            rows of A's codes + 128
 //!      meet this panel by sixes              meet this panel by sixes
 //! ```
-//! Either way one side is unsigned, as the instruction wants it, and each sum has 128 times the codes of its column of B
-//! too much, which is counted in passing.
+//! Either way one side is unsigned, as the instruction wants it. Each sum has 128 times the codes of its column of B too much, which is counted in
+//! passing, unless codes of A were unsigned before.
 
 use super::{
     pack::transposed,
@@ -20,10 +20,11 @@ use super::{
 };
 use crate::{
     gemm::{
-        few::columns::Codes,
+        few::{byte_dots::Lift, columns::Codes},
         finish::Panels,
         side::{Side, varies},
         tile::Wanted,
+        vnni_few_rows::{lift, lift_signed},
     },
     kernel::Disjoint,
     threads,
@@ -44,6 +45,21 @@ use std::{
 /// Rows or columns of a panel.
 pub(super) const SIDE: usize = 16 * tile::WIDE;
 
+/// How codes of B become those of panels, and by which offset: signed ones where those of A are not.
+pub(super) fn lift_of_b(spec: &GemmSpec) -> (Lift, i32) {
+    let b = spec.b.dtype();
+    match lift_of_a(spec) {
+        0 => lift_signed(b),
+        _ => lift(b).map(|(lift, offset, _)| (lift, offset)),
+    }
+    .expect("a supported type")
+}
+
+/// What is added to codes of A to make them unsigned.
+pub(super) fn lift_of_a(spec: &GemmSpec) -> u8 {
+    if spec.a.dtype() == DType::U8 { 0 } else { 128 }
+}
+
 /// How B is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -58,10 +74,10 @@ pub(crate) enum Way {
 impl Way {
     /// The best for products of `spec`.
     pub(crate) fn of(spec: &GemmSpec) -> Self {
-        let signed = spec.b.dtype() == DType::I8 && spec.a.dtype() == DType::I8 && spec.a.order == Order::Row;
+        let bytes = spec.b.dtype() == DType::I8 && matches!(spec.a.dtype(), DType::I8 | DType::U8);
         let vary = varies(&spec.a, spec.k) || varies(&spec.b, spec.k);
         // Where nothing is read, nothing would write the sums.
-        if !signed || vary || spec.k == 0 || !spec.k.is_multiple_of(4) {
+        if !bytes || spec.a.order != Order::Row || vary || spec.k == 0 || !spec.k.is_multiple_of(4) {
             return Self::Packed;
         }
         match spec.b.order {
@@ -106,14 +122,14 @@ impl Way {
         if self == Self::Columns { SIDE } else { 1 }
     }
 
-    /// Makes rows of A unsigned codes, in panels or `ld` apart.
+    /// Makes rows of A unsigned codes by a `flip` of bits, in panels or `ld` apart.
     ///
     /// # Safety
     /// The processor has AVX-512 with VNNI.
     pub(super) unsafe fn prepare<'c>(
         self,
         rows: usize,
-        row: impl Fn(usize) -> &'c [u8] + Sync,
+        (row, flip): (impl Fn(usize) -> &'c [u8] + Sync, u8),
         out: &mut [u8],
         ld: usize,
     ) {
@@ -125,8 +141,8 @@ impl Way {
             unsafe {
                 let out = out.part(at * ld..(at + step) * ld);
                 match self {
-                    Self::Columns => lift_panel((rows - step * i).min(step), |r| row(step * i + r), out),
-                    _ => lift_row(row(i), out),
+                    Self::Columns => lift_panel((rows - step * i).min(step), |r| row(step * i + r), flip, out),
+                    _ => lift_row(row(i), flip, out),
                 }
             }
         });
@@ -155,8 +171,9 @@ pub(super) struct InPlace<'t> {
     pub(super) k: usize,
     pub(super) b: &'t Side<'t>,
     pub(super) batch: usize,
-    /// What [`Way::prepare`] made of A.
+    /// What [`Way::prepare`] made of A, and what was added to its codes.
     pub(super) a: &'t [u8],
+    pub(super) lifted: i32,
     pub(super) ld: usize,
 }
 
@@ -171,7 +188,7 @@ impl InPlace<'_> {
         let place = self.way.place(self.rows, rows.start);
         // Tiles of nearly equal height, two at least of panels: the first of them does little else than bring codes near.
         let tiles = tall.div_ceil(tile::MOST).max(if is_turned { 1 } else { 2 });
-        let mut counts = is_turned.then_some(Counts([[0; 16]; SIDE]));
+        let mut counts = (is_turned && self.lifted != 0).then_some(Counts([[0; 16]; SIDE]));
         for first in (0..self.k).step_by(self.depth) {
             let inner = first..(first + self.depth).min(self.k);
             let next = self.wanted_after(p, &inner).shared(squares * tiles, inner.len() / 4);
@@ -196,14 +213,14 @@ impl InPlace<'_> {
                 unsafe { self.loops[some.len() - 1](codes, panel, ahead, first == 0, sums, counted) };
             }
         }
-        if let Some(counts) = counts {
+        if is_turned {
             // SAFETY: as above.
             unsafe {
-                let more = total(&counts);
+                let more = counts.map_or([0; SIDE], |counts| total(&counts));
                 sums.chunks_exact_mut(SIDE * SIDE).for_each(|square| turn(square, &more));
             }
         } else {
-            sums[rows.len() * SIDE..].iter_mut().for_each(|sum| *sum = sum.wrapping_mul(128));
+            sums[rows.len() * SIDE..].iter_mut().for_each(|sum| *sum = sum.wrapping_mul(self.lifted));
         }
     }
 
@@ -239,8 +256,8 @@ impl InPlace<'_> {
 /// # Panics
 /// If `out` is shorter than the row.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn lift_row(codes: &[u8], out: &mut [u8]) {
-    let flip = _mm512_set1_epi8(i8::MIN);
+fn lift_row(codes: &[u8], flip: u8, out: &mut [u8]) {
+    let flip = _mm512_set1_epi8(flip as i8);
     for (codes, out) in codes.chunks(64).zip(out[..codes.len()].chunks_mut(64)) {
         let mask = there(codes);
         // SAFETY: of 64 bytes, those that are there.
@@ -256,8 +273,8 @@ fn lift_row(codes: &[u8], out: &mut [u8]) {
 /// # Panics
 /// If `out` is short.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn lift_panel<'c>(rows: usize, row: impl Fn(usize) -> &'c [u8], out: &mut [u8]) {
-    let flip = _mm512_set1_epi8(i8::MIN);
+fn lift_panel<'c>(rows: usize, row: impl Fn(usize) -> &'c [u8], flip: u8, out: &mut [u8]) {
+    let flip = _mm512_set1_epi8(flip as i8);
     for first in (0..rows).step_by(16) {
         let mut all: [&[u8]; 16] = [&[]; 16];
         for (all, r) in all.iter_mut().zip(first..rows) {

@@ -15,7 +15,7 @@
 use super::{
     end::End,
     pack::ask,
-    place::{InPlace, SIDE, Way},
+    place::{InPlace, SIDE, Way, lift_of_a, lift_of_b},
     rows::Row,
     tile::{self, Loops, Rows, Segments},
 };
@@ -34,7 +34,7 @@ use crate::{
         rounded::{RUN, is_rounded},
         side::varies,
         tile::Ahead,
-        vnni_few_rows::{a_varies, lift, unit},
+        vnni_few_rows::{a_varies, unit},
     },
     kernel::{self, Disjoint, Output},
     memory::{cut, numbers_mut},
@@ -89,7 +89,8 @@ impl<E: Tail> Tiles<E> {
     pub(super) fn new(spec: &GemmSpec, set: Set) -> Self {
         let (a_varies, b_varies) = (a_varies(spec), varies(&spec.b, spec.k));
         let way = if set == Set::Avx512 { Way::of(spec) } else { Way::Packed };
-        let loops = Loops::of(set, spec.b.dtype().bits() as usize, a_varies || b_varies, way == Way::Panels);
+        let panel_signed = way == Way::Panels || way == Way::Packed && spec.a.dtype() == DType::U8;
+        let loops = Loops::of(set, spec.b.dtype().bits() as usize, a_varies || b_varies, panel_signed);
         let segment = match loops {
             Loops::Whole(_) => usize::MAX,
             Loops::Scaled(_) => {
@@ -190,13 +191,14 @@ impl<E: Tail> Tiles<E> {
     /// Makes the rows of an item ready.
     fn prepare(&self, product: &Product<'_>, item: Item, codes: &mut [u8], taken: &mut [u32], scales: &mut [f32]) {
         let (k, ld, segments) = (self.spec.k as usize, self.ld(), self.segments());
-        let (_, offset, _) = lift(self.spec.b.dtype()).expect("a supported type");
+        let (_, offset) = lift_of_b(&self.spec);
         let bits = self.spec.b.dtype().bits() as usize;
-        let has_zero = self.spec.b.format.has_zero();
         let of_a = Codes::of(&product.a, item.row_batch, 0..k);
         if self.way != Way::Packed {
             // SAFETY: `supports` asked for the features.
-            return unsafe { self.way.prepare(item.rows, |r| of_a.column(item.row + r), codes, ld) };
+            return unsafe {
+                self.way.prepare(item.rows, (|r| of_a.column(item.row + r), lift_of_a(&self.spec)), codes, ld)
+            };
         }
         let (codes, taken, scales) = (Disjoint::of(codes), Disjoint::of(taken), Disjoint::of(scales));
         threads::for_each_of(item.rows, item.rows * ld, |row| {
@@ -206,7 +208,7 @@ impl<E: Tail> Tiles<E> {
             codes[k * self.code()..].fill(0);
             taken.fill(0);
             let sums = numbers_mut::<i32>(bytes_mut(taken));
-            let is_plain = self.spec.a.order == Order::Row && self.spec.a.dtype() == DType::I8;
+            let is_plain = self.spec.a.order == Order::Row && matches!(self.spec.a.dtype(), DType::I8 | DType::U8);
             if is_plain {
                 let row = of_a.column(item.row + row);
                 // SAFETY: `supports` asked for the features.
@@ -219,9 +221,12 @@ impl<E: Tail> Tiles<E> {
                     false => row.unpack(codes, sums),
                 }
             }
+            if lift_of_a(&self.spec) == 0 {
+                sums.fill(codes.iter().map(|&code| i32::from(code)).sum());
+            }
             for sum in taken {
                 let sum_of_codes = *sum as i32;
-                *sum = if has_zero {
+                *sum = if self.spec.b.format.has_zero() {
                     (sum_of_codes as f32).to_bits()
                 } else {
                     offset.wrapping_neg().wrapping_mul(sum_of_codes) as u32
@@ -246,7 +251,7 @@ impl<E: Tail> Tiles<E> {
         let Room { panel, turned, scales, zeros, list } = room;
         let (b, k, width) = (&product.b, self.spec.k as usize, self.panels.width);
         let columns = self.panels.columns(p);
-        let (lift, offset, _) = lift(self.spec.b.dtype()).expect("a supported type");
+        let (lift, offset) = lift_of_b(&self.spec);
         let (segments, ld) = (self.segments(), self.ld());
         match self.loops {
             Loops::Whole(_) => {
@@ -369,6 +374,7 @@ impl<E: Tail> Tiles<E> {
                         b: &product.b,
                         batch: item.b,
                         a: task.a.codes,
+                        lifted: lift_of_a(&self.spec).into(),
                         ld: self.ld(),
                     };
                     in_place.sums(rows.clone(), p, numbers_mut(bytes_mut(sums)));
@@ -391,8 +397,8 @@ impl<E: Tail> Tiles<E> {
         }
         let is_whole = matches!(self.loops, Loops::Whole(_));
         let excess = |i: usize| match self.way {
-            Way::Panels => Some(&all_sums[(i * held + rows.len()) * width..][..width]),
-            Way::Packed | Way::Columns => None,
+            Way::Panels if lift_of_a(&self.spec) != 0 => Some(&all_sums[(i * held + rows.len()) * width..][..width]),
+            _ => None,
         };
         if let Some((d, d_ld)) = finish.d_as_sums() {
             for (i, p) in run.clone().enumerate() {
@@ -436,14 +442,13 @@ impl<E: Tail> Tiles<E> {
         let taken = cut::<u32>(&mut rest, lens[1]);
         let scales = cut::<f32>(&mut rest, lens[2]);
         self.prepare(product, item, codes, taken, scales);
-        let a = Ready { codes, taken, scales };
         let work = Output::of(rest);
         let unit = self.panels.unit();
         let (down, across) = (item.rows.div_ceil(ROWS), self.panels.count().div_ceil(unit));
         let finish = Finish { product, item, summing: self.summing, panels: self.panels, stage };
         let slots = threads::count().min(down * across);
         let deal = Deal::new(down * across, slots, item.rows as u64 * self.spec.n as u64 * self.spec.k as u64);
-        let task = Task { product, item, a: &a };
+        let task = Task { product, item, a: &Ready { codes, taken, scales } };
         threads::for_each(slots, |slot| {
             let bytes = self.work_bytes();
             // SAFETY: a slot belongs to one thread.

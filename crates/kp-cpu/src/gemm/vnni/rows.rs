@@ -94,7 +94,7 @@ impl Row<'_, '_> {
     pub(crate) fn unpack(&self, codes: &mut [u8], sums: &mut [i32]) {
         let whole_steps = 1.0 / unit(self.product.spec.a.format);
         self.each_line(|first, len, numbers| {
-            let line = numbers.map(|x| (x * whole_steps) as i8 as u8);
+            let line = numbers.map(|x| (x * whole_steps) as i32 as u8);
             let sums = &mut sums[first / self.segment..];
             self.ready(&line[..len], &mut codes[first * self.set.code(self.bits)..], sums);
         });
