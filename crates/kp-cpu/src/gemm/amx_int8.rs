@@ -10,8 +10,7 @@ use super::{
         source::{Units, estimate},
     },
     amx_bf16::VECTORS,
-    side::varies,
-    vnni_few_rows::{a_varies, has_features, lift, suits_but_for_types},
+    vnni_few_rows::{has_features, suits_whole},
 };
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
@@ -48,17 +47,7 @@ impl Kernel<Gemm> for AmxInt8 {
             return Err(Unsupported::Feature { need });
         }
         has_features(caps)?;
-        for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
-            if lift(matrix.dtype()).is_none() {
-                return Err(Unsupported::DType { operand, got: matrix.dtype() });
-            }
-        }
-        suits_but_for_types(p)?;
-        for (operand, matrix, varies) in [("a", &p.a, a_varies(p)), ("b", &p.b, varies(&p.b, p.k))] {
-            if varies {
-                return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
-            }
-        }
+        suits_whole(p)?;
         Ok(Variants::ONE)
     }
 

@@ -17,8 +17,7 @@ use super::{
         lines::LINES,
     },
     product::{Item, Product},
-    side::varies,
-    vnni_few_rows::{a_varies, has_features, lift, suits_but_for_types, unit},
+    vnni_few_rows::{has_features, lift_for, suits_whole, unit},
 };
 use crate::{act::Tail, threads};
 use kp_hal::{
@@ -55,18 +54,10 @@ impl Kernel<Gemm> for VnniFewLines {
         if p.b.order != Order::Row {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
         }
-        if lift(p.a.dtype()).is_none() {
-            return Err(Unsupported::DType { operand: "a", got: p.a.dtype() });
-        }
         if !matches!(p.b.dtype(), DType::I8 | DType::U8) {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }
-        for (operand, matrix, varies) in [("a", &p.a, a_varies(p)), ("b", &p.b, varies(&p.b, p.k))] {
-            if varies {
-                return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
-            }
-        }
-        suits_but_for_types(p)?;
+        suits_whole(p)?;
         Ok(Variants::ONE)
     }
 
@@ -101,13 +92,7 @@ struct Codes {
 impl Codes {
     fn new(spec: &GemmSpec) -> Self {
         let a = Fours::of(spec);
-        let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
-        // A of unsigned bytes wants signed ones, 128 less if they have no sign.
-        let (flip, offset) = match (a.signed, spec.b.dtype()) {
-            (true, _) => (lift.flip, offset),
-            (false, DType::U8) => (0x80, -128),
-            (false, _) => (0, 0),
-        };
+        let (lift, offset) = lift_for(spec.a.dtype(), spec.b.dtype());
         let multiply: Loop = match (a.rows, a.signed) {
             (1, true) => byte_lines::<1, true>,
             (2, true) => byte_lines::<2, true>,
@@ -118,7 +103,7 @@ impl Codes {
             (4, false) => byte_lines::<4, false>,
             (_, false) => byte_lines::<8, false>,
         };
-        Self { spec: *spec, a, multiply, flip, offset, lines: together(spec.b.ld as usize) }
+        Self { spec: *spec, a, multiply, flip: lift.flip, offset, lines: together(spec.b.ld as usize) }
     }
 }
 

@@ -7,7 +7,8 @@
 //!   and in L1   └──────┘    k │    │    │    │  four products an instruction and lane
 //!                             └────┴────┴────┘
 //! ```
-//! See [`super::few::byte_panels`] for the loop. Limits: as `vnni_few_rows`, and no scales that change along k.
+//! See [`super::few::byte_panels`] for the loop. Limits: as `vnni_few_rows`, but for A, which may be of unsigned bytes, and no scales that
+//! change along k.
 
 use super::{
     few::{
@@ -17,8 +18,7 @@ use super::{
         panels::PANEL,
     },
     product::{Item, Product},
-    side::varies,
-    vnni_few_rows::{a_varies, lift, supports, unit},
+    vnni_few_rows::{has_features, lift_for, suits_whole, unit},
 };
 use crate::{act::Tail, caps::streams_by_second_cache};
 use kp_hal::{
@@ -59,17 +59,13 @@ impl Kernel<Gemm> for VnniFewPanels {
         if p.b.dtype().bits() != 8 {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }
-        for (operand, matrix, varies) in [("a", &p.a, a_varies(p)), ("b", &p.b, varies(&p.b, p.k))] {
-            if varies {
-                return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
-            }
-        }
         // Each half begins with a panel.
         let multiple = 2 * PANEL as u32;
         if p.epilogue.gate == Gate::Halves && !p.n.is_multiple_of(multiple) {
             return Err(Unsupported::Align { dim: "n", multiple: multiple.into(), got: p.n.into() });
         }
-        supports(caps, p)?;
+        has_features(caps)?;
+        suits_whole(p)?;
         Ok(Variants::ONE)
     }
 
@@ -89,8 +85,11 @@ impl Kernel<Gemm> for VnniFewPanels {
 
 type Loop = unsafe fn(u8, &[u32], &[u8], bool, &mut [[i32; PANEL]]);
 
-/// For each of [`HEIGHTS`]: as many vectors of a step as there are registers for.
-const LOOPS: [Loop; 4] = [byte_panel::<1, 4>, byte_panel::<2, 4>, byte_panel::<4, 4>, byte_panel::<8, 2>];
+/// For each of [`HEIGHTS`], by an A of unsigned and of signed bytes: as many vectors of a step as there are registers for.
+const LOOPS: [[Loop; 4]; 2] = [
+    [byte_panel::<1, 4, false>, byte_panel::<2, 4, false>, byte_panel::<4, 4, false>, byte_panel::<8, 2, false>],
+    [byte_panel::<1, 4, true>, byte_panel::<2, 4, true>, byte_panel::<4, 4, true>, byte_panel::<8, 2, true>],
+];
 
 /// Sums of codes.
 struct Codes {
@@ -102,8 +101,9 @@ struct Codes {
 
 impl Codes {
     fn new(spec: &GemmSpec) -> Self {
-        let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
-        Self { spec: *spec, a: Fours::of(spec), flip: lift.flip, offset }
+        let a = Fours::of(spec);
+        let (lift, offset) = lift_for(spec.a.dtype(), spec.b.dtype());
+        Self { spec: *spec, a, flip: lift.flip, offset }
     }
 }
 
@@ -130,7 +130,15 @@ impl<E: Tail> Dots<E> for Codes {
             let at = item.b as u64 * b.matrix.stride + b.matrix.index(0, first as u32, b.inner);
             let mut totals = taken.map(|taken| [taken; PANEL]);
             // SAFETY: `supports` asked for the features.
-            unsafe { LOOPS[height](self.flip, a, &b.codes[at as usize..][..bytes], by_second, &mut totals) };
+            unsafe {
+                LOOPS[usize::from(self.a.signed)][height](
+                    self.flip,
+                    a,
+                    &b.codes[at as usize..][..bytes],
+                    by_second,
+                    &mut totals,
+                )
+            };
             let there = first - columns.start..(first + PANEL).min(columns.end) - columns.start;
             for (sums, totals) in sums.chunks_mut(ld).zip(&totals[..item.rows]) {
                 for (sum, &total) in sums[there.clone()].iter_mut().zip(totals) {

@@ -8,7 +8,7 @@
 //!                             └─┴─┴─┴─┘
 //! ```
 //! See [`super::few::byte_dots`] for the loop. Limits: A of i8, i4, u4 or e2m1 without zero points (e2m1 doubled is a
-//! whole number), or of floats that may be rounded; B of these or u8; AVX-512 with VNNI; scales that change along k do so at
+//! whole number), of u8 where no scales change along k, or of floats that may be rounded; B of these or u8; AVX-512 with VNNI; scales that change along k do so at
 //! multiples of 16; what is scaled is finished in f32, unlike in `packed`, so not `batch-invariant`.
 
 use super::{
@@ -60,7 +60,8 @@ impl Kernel<Gemm> for VnniFewRows {
         if p.b.order != Order::Col {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
         }
-        supports(caps, p)?;
+        has_features(caps)?;
+        suits_unsigned_too(p)?;
         Ok(Reading::IN_ORDER_TOO)
     }
 
@@ -94,12 +95,6 @@ impl Kernel<Gemm> for VnniFewRows {
     }
 }
 
-/// Whether `caps` and `p` suit products of bytes with AVX-512.
-pub(crate) fn supports(caps: &Caps, p: &GemmProblem) -> std::result::Result<(), Unsupported> {
-    has_features(caps)?;
-    suits(p)
-}
-
 /// Whether `caps` has products of bytes with AVX-512.
 pub(crate) fn has_features(caps: &Caps) -> std::result::Result<(), Unsupported> {
     match FEATURES.into_iter().find(|feature| !caps.has(feature)) {
@@ -125,8 +120,26 @@ pub(crate) fn suits_but_for_b(p: &GemmProblem) -> std::result::Result<(), Unsupp
     suits_but_for_types(p)
 }
 
+/// [`suits`] for an A of unsigned bytes, too, unless scales change along k.
+pub(crate) fn suits_unsigned_too(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
+    if p.a.dtype() == DType::U8 { suits_whole(p) } else { suits(p) }
+}
+
+/// The same for no scales that change along k.
+pub(crate) fn suits_whole(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
+    for (operand, matrix, varies) in [("a", &p.a, a_varies(p)), ("b", &p.b, varies(&p.b, p.k))] {
+        if lift(matrix.dtype()).is_none() {
+            return Err(Unsupported::DType { operand, got: matrix.dtype() });
+        }
+        if varies {
+            return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
+        }
+    }
+    suits_but_for_types(p)
+}
+
 /// [`suits`] for an A and a B of any type.
-pub(crate) fn suits_but_for_types(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
+fn suits_but_for_types(p: &GemmProblem) -> std::result::Result<(), Unsupported> {
     if p.repro() == Repro::BatchInvariant {
         return Err(Unsupported::Repro { asked: p.repro() });
     }
@@ -175,8 +188,20 @@ pub(crate) fn lift(dtype: DType) -> Option<(Lift, i32, f32)> {
     })
 }
 
-/// How codes of a type become signed bytes instead, for an A of unsigned ones, and by which offset.
-pub(crate) fn lift_signed(dtype: DType) -> Option<(Lift, i32)> {
+/// How codes of a B become those that meet an A of a type, unsigned unless this is, and by which offset.
+///
+/// # Panics
+/// If there is no way.
+pub(crate) fn lift_for(a: DType, b: DType) -> (Lift, i32) {
+    let lifted = match a {
+        DType::U8 => lift_signed(b),
+        _ => lift(b).map(|(lift, offset, _)| (lift, offset)),
+    };
+    lifted.expect("a supported type")
+}
+
+/// How codes of a type become signed bytes instead, and by which offset.
+fn lift_signed(dtype: DType) -> Option<(Lift, i32)> {
     let (Lift { flip, table, fine }, offset, _) = lift(dtype)?;
     Some(match dtype.bits() {
         8 => (Lift { flip: flip ^ 0x80, table, fine }, offset - 128),

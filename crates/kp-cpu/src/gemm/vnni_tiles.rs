@@ -9,7 +9,7 @@ use super::{
     finish::Panels,
     side::varies,
     vnni::{self, pack::can_pack, place::Way, product::ROWS},
-    vnni_few_rows::{a_varies, has_features, lift, suits, suits_but_for_types},
+    vnni_few_rows::{a_varies, has_features, suits_unsigned_too},
 };
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
@@ -52,16 +52,7 @@ impl Kernel<Gemm> for VnniTiles {
             return Err(Unsupported::Layout { operand: "b", got: p.b.order.to_string() });
         }
         has_features(caps)?;
-        if p.a.dtype() == DType::U8 && lift(p.b.dtype()).is_some() {
-            suits_but_for_types(p)?;
-            for (operand, matrix) in [("a", &p.a), ("b", &p.b)] {
-                if varies(matrix, p.k) {
-                    return Err(Unsupported::Scheme { operand, got: matrix.format.to_string() });
-                }
-            }
-        } else {
-            suits(p)?;
-        }
+        suits_unsigned_too(p)?;
         Ok(Variants::ONE)
     }
 

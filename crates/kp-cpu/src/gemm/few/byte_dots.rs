@@ -81,14 +81,15 @@ pub(crate) struct Rows<'a> {
     pub(crate) scales: &'a [f32],
 }
 
-/// Adds to `sums` the products of `R` rows with lifted codes of `C` columns of one length, column by column; sums wrap. Each line
+/// Adds to `sums` the products of `R` rows, whose codes have signs if they are `SIGNED` as those of columns then have not, with lifted codes of `C`
+/// columns of one length, column by column; sums wrap. Each line
 /// asks for another `ahead` bytes behind it, and for one that is read later.
 ///
 /// # Panics
 /// If the rows do not cover the columns' steps.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
+pub(crate) fn whole<T: Width, const R: usize, const C: usize, const SIGNED: bool>(
     lift: &Lift,
     a: Rows<'_>,
     columns: &[Column<'_>],
@@ -121,7 +122,8 @@ pub(crate) fn whole<T: Width, const R: usize, const C: usize>(
                         let row = _mm512_loadu_si512(a.add(r * STEP + i * 64).cast());
                         for c in 0..C {
                             let total = &mut totals[i % chains][r][c];
-                            *total = _mm512_dpbusd_epi32(*total, parts[c][h], row);
+                            let (unsigned, signed) = if SIGNED { (parts[c][h], row) } else { (row, parts[c][h]) };
+                            *total = _mm512_dpbusd_epi32(*total, unsigned, signed);
                         }
                     }
                 }

@@ -9,7 +9,7 @@
 //!            └─────────┴─────────┘
 //!   R rows, four bytes in all lanes: R × V vectors of sums
 //! ```
-//! Codes of B are moved up until none is negative, see [`super::byte_dots`].
+//! Codes of B are moved up until none is negative, unless those of rows are not, see [`super::byte_dots`].
 
 use super::{dots::ask, far::Far, panels::PANEL};
 use std::arch::x86_64::{
@@ -27,14 +27,14 @@ const RUN: usize = 16 << 10;
 /// How far ahead memory is asked for where a run is read once.
 const AHEAD: usize = 4 << 10;
 
-/// Adds to `sums` the products of `R` rows `a`, step by step, with a panel, bits of whose bytes are turned around as `flip` says,
+/// Adds to `sums` the products of `R` rows `a`, of bytes with signs if they are `SIGNED`, step by step, with a panel, bits of whose bytes are turned around as `flip` says,
 /// `V` vectors at a time; sums wrap. Parts of a run are asked of the second cache alone if panels stream `by_second`.
 ///
 /// # Panics
 /// If there are fewer rows of sums, or steps of `a`.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) fn byte_panel<const R: usize, const V: usize>(
+pub(crate) fn byte_panel<const R: usize, const V: usize, const SIGNED: bool>(
     flip: u8,
     a: &[u32],
     panel: &[u8],
@@ -73,7 +73,8 @@ pub(crate) fn byte_panel<const R: usize, const V: usize>(
                     for r in 0..R {
                         let a = _mm512_set1_epi32(*a.get_unchecked(step * R + r) as i32);
                         for v in 0..V {
-                            totals[r][v] = _mm512_dpbusd_epi32(totals[r][v], b[v], a);
+                            let (unsigned, signed) = if SIGNED { (b[v], a) } else { (a, b[v]) };
+                            totals[r][v] = _mm512_dpbusd_epi32(totals[r][v], unsigned, signed);
                         }
                     }
                 }

@@ -16,7 +16,7 @@ use crate::{
         product::{Item, Product},
         rounded::{self, is_rounded},
         side::{Scaling, varies},
-        vnni_few_rows::{a_varies, lift, unit},
+        vnni_few_rows::{a_varies, lift_for, unit},
     },
     kernel::Disjoint,
     numbers, threads,
@@ -70,7 +70,8 @@ pub(crate) struct Codes {
 
 impl Codes {
     pub(crate) fn new(spec: &GemmSpec, reading: Reading, set: Set) -> Self {
-        let (lift, offset, _) = lift(spec.b.dtype()).expect("a supported type");
+        let (lift, offset) = lift_for(spec.a.dtype(), spec.b.dtype());
+        let signed = spec.a.dtype() != DType::U8;
         let (a_varies, b_varies) = (a_varies(spec), varies(&spec.b, spec.k));
         let folds = a_varies && spec.m == 1;
         // Questions within the loop would cost more than half of its time where there are many rows; where rows are scaled
@@ -102,16 +103,23 @@ impl Codes {
                 }
             };
         }
+        macro_rules! whole {
+            ($width:ty, $breadths:ident, $signed:literal) => {
+                Loops::Whole([
+                    whole::<$width, 1, { $breadths[0] }, $signed> as Whole,
+                    whole::<$width, 2, { $breadths[1] }, $signed>,
+                    whole::<$width, 4, { $breadths[2] }, $signed>,
+                    whole::<$width, 8, { $breadths[3] }, $signed>,
+                ])
+            };
+        }
         macro_rules! loops {
             ($width:ty, $breadths:ident) => {{
                 const B: [usize; 4] = $breadths;
-                if !a_varies && !b_varies {
-                    Loops::Whole([
-                        whole::<$width, 1, { B[0] }> as Whole,
-                        whole::<$width, 2, { B[1] }>,
-                        whole::<$width, 4, { B[2] }>,
-                        whole::<$width, 8, { B[3] }>,
-                    ])
+                if !a_varies && !b_varies && signed {
+                    whole!($width, B, true)
+                } else if !a_varies && !b_varies {
+                    whole!($width, B, false)
                 } else if is_simple {
                     Loops::Scaled([
                         scaled::<$width, 1, { B[0] }, true> as Scaled,
@@ -212,7 +220,10 @@ impl<E: Tail> Dots<E> for Codes {
             if let Loops::Whole(_) = self.loops {
                 // SAFETY: as above.
                 let sum = unsafe { sums.part(i..i + 1) };
-                sum[0] = line.into_iter().map(i32::from).sum::<i32>() as u32;
+                sum[0] = match self.spec.a.dtype() {
+                    DType::U8 => line.into_iter().map(|code| u32::from(code as u8)).sum(),
+                    _ => line.into_iter().map(i32::from).sum::<i32>() as u32,
+                };
                 return;
             }
             // SAFETY: as above.

@@ -20,11 +20,10 @@ use super::{
 };
 use crate::{
     gemm::{
-        few::{byte_dots::Lift, columns::Codes},
+        few::columns::Codes,
         finish::Panels,
         side::{Side, varies},
         tile::Wanted,
-        vnni_few_rows::{lift, lift_signed},
     },
     kernel::Disjoint,
     threads,
@@ -44,16 +43,6 @@ use std::{
 
 /// Rows or columns of a panel.
 pub(super) const SIDE: usize = 16 * tile::WIDE;
-
-/// How codes of B become those of panels, and by which offset: signed ones where those of A are not.
-pub(super) fn lift_of_b(spec: &GemmSpec) -> (Lift, i32) {
-    let b = spec.b.dtype();
-    match lift_of_a(spec) {
-        0 => lift_signed(b),
-        _ => lift(b).map(|(lift, offset, _)| (lift, offset)),
-    }
-    .expect("a supported type")
-}
 
 /// What is added to codes of A to make them unsigned.
 pub(super) fn lift_of_a(spec: &GemmSpec) -> u8 {

@@ -15,7 +15,7 @@
 use super::{
     end::End,
     pack::ask,
-    place::{InPlace, SIDE, Way, lift_of_a, lift_of_b},
+    place::{InPlace, SIDE, Way, lift_of_a},
     rows::Row,
     tile::{self, Loops, Rows, Segments},
 };
@@ -34,7 +34,7 @@ use crate::{
         rounded::{RUN, is_rounded},
         side::varies,
         tile::Ahead,
-        vnni_few_rows::{a_varies, unit},
+        vnni_few_rows::{a_varies, lift_for, unit},
     },
     kernel::{self, Disjoint, Output},
     memory::{cut, numbers_mut},
@@ -191,7 +191,7 @@ impl<E: Tail> Tiles<E> {
     /// Makes the rows of an item ready.
     fn prepare(&self, product: &Product<'_>, item: Item, codes: &mut [u8], taken: &mut [u32], scales: &mut [f32]) {
         let (k, ld, segments) = (self.spec.k as usize, self.ld(), self.segments());
-        let (_, offset) = lift_of_b(&self.spec);
+        let (_, offset) = lift_for(self.spec.a.dtype(), self.spec.b.dtype());
         let bits = self.spec.b.dtype().bits() as usize;
         let of_a = Codes::of(&product.a, item.row_batch, 0..k);
         if self.way != Way::Packed {
@@ -251,7 +251,7 @@ impl<E: Tail> Tiles<E> {
         let Room { panel, turned, scales, zeros, list } = room;
         let (b, k, width) = (&product.b, self.spec.k as usize, self.panels.width);
         let columns = self.panels.columns(p);
-        let (lift, offset) = lift_of_b(&self.spec);
+        let (lift, offset) = lift_for(self.spec.a.dtype(), self.spec.b.dtype());
         let (segments, ld) = (self.segments(), self.ld());
         match self.loops {
             Loops::Whole(_) => {
