@@ -38,7 +38,7 @@ impl Kernel<Gemm> for AmxInt8 {
                 ^ source_hash(include_bytes!("amx/ends.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("amx/operands.rs")).rotate_left(7)
                 ^ source_hash(include_bytes!("across.rs")).rotate_left(8)
-                ^ source_hash(include_bytes!("amx/fours.rs")).rotate_left(9)
+                ^ source_hash(include_bytes!("interleaved.rs")).rotate_left(9)
         }
     }
 

@@ -52,6 +52,8 @@ mod cuts;
 pub(crate) mod few;
 mod few_rows;
 pub(crate) mod finish;
+#[cfg(target_arch = "x86_64")]
+mod interleaved;
 mod lying;
 pub(crate) mod packed;
 pub(crate) mod product;

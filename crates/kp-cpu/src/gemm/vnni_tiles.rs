@@ -42,6 +42,7 @@ impl Kernel<Gemm> for VnniTiles {
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("across.rs")).rotate_left(7)
                 ^ source_hash(include_bytes!("few/list_rows.rs")).rotate_left(8)
+                ^ source_hash(include_bytes!("interleaved.rs")).rotate_left(9)
         }
     }
 
@@ -64,7 +65,8 @@ impl Kernel<Gemm> for VnniTiles {
         // Sixteen bytes are packed in a cycle and a half, for each chunk of rows; none of what is read in place.
         let bytes = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) * f64::from(p.b.dtype().bits()) / 8.0;
         let chunks = if Way::of(p) == Way::Packed { (f64::from(p.m) / ROWS as f64).ceil() } else { 0.0 };
-        let pack = bytes * chunks * (0.1 + across::cycles(&p.b, true));
+        let turn = if p.b.dtype().bits() == 8 { 0.0 } else { across::cycles(&p.b, true) };
+        let pack = bytes * chunks * (0.1 + turn);
         let pack = pack / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(multiply + pack.max(memory.as_secs() / 0.7) + 4e-6 * f64::from(p.batch.max(1)))
     }

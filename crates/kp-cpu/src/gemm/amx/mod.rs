@@ -7,7 +7,6 @@ pub(crate) mod convert;
 mod cut;
 mod ends;
 pub(crate) mod floats;
-mod fours;
 pub(crate) mod lines;
 mod operands;
 pub(crate) mod parts;

@@ -2,8 +2,9 @@
 
 use super::avx2;
 use crate::gemm::{
-    across::{Turned, lies_across},
+    across::{Lines, Turned, lies_across},
     few::{byte_dots::Lift, codes::Set, columns::Codes},
+    interleaved::{FOUR, interleaved},
     side::Side,
 };
 use kp_hal::op::{Matrix, Order};
@@ -63,6 +64,15 @@ pub(super) fn pack(
             put(2 * step + 1, _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low)));
         }
     };
+    if bits == 8 && b.matrix.order == Order::Row && !columns.is_empty() {
+        let rows = Lines::of(b, batch, &columns, &inner);
+        for step in 0..lines * 16 {
+            for (v, codes) in interleaved(&rows, FOUR * step, 0).into_iter().enumerate() {
+                store(step, 16 * v, codes);
+            }
+        }
+        return;
+    }
     for first in (0..width).step_by(16) {
         let there = columns.len().saturating_sub(first).min(16);
         match b.matrix.order {
