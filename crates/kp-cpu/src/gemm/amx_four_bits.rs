@@ -17,8 +17,8 @@ use super::{
         columns::{self, MOST, overlapped},
         dots::{BROAD_SHARE, SHARE},
         lanes::{Each, Later, SET},
-        lists,
         sets::{Meet, Rows, Sets, Turned},
+        suits,
         tile_rows::TileRows,
         tiles::{Words, tiles},
     },
@@ -62,7 +62,7 @@ impl Kernel<Gemm> for AmxFourBits {
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
         has_tiles(caps)?;
-        lists::suits_four_bits(caps, &columns::FEATURES, p, MOST_ROWS)?;
+        suits::four_bits(caps, &columns::FEATURES, p, MOST_ROWS)?;
         if p.b.dtype() == DType::Nf4 && (parts(p) > 1 || p.acc == Acc::F32Q8) {
             return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
         }

@@ -10,9 +10,9 @@ use super::{
         columns,
         dots::{BROAD_SHARE, SHARE},
         lanes::{EIGHT, Each, Later, SET},
-        lists,
         number_rows::NumberRows,
         sets::{Meet, Rows, Sets, Turned},
+        suits,
     },
     product::{Item, Product},
     side::varies,
@@ -49,7 +49,7 @@ impl Kernel<Gemm> for Avx2FourBitLanes {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        lists::suits_four_bits(caps, Avx2::FEATURES, p, usize::MAX)?;
+        suits::four_bits(caps, Avx2::FEATURES, p, usize::MAX)?;
         Ok(Variants::ONE)
     }
 

@@ -9,8 +9,9 @@ use super::{
         avx2_opened::BREADTH,
         columns::{self, HEIGHTS, MOST, Reading, overlapped},
         dots::{BROAD_SHARE, SHARE},
-        lists::{self, Columns},
+        lists::Columns,
         numbers::{self, Numbers},
+        suits,
     },
     side::varies,
 };
@@ -42,7 +43,7 @@ impl Kernel<Gemm> for Avx2FourBits {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        lists::suits_four_bits(caps, Avx2::FEATURES, p, MOST)?;
+        suits::four_bits(caps, Avx2::FEATURES, p, MOST)?;
         Ok(Variants::ONE)
     }
 

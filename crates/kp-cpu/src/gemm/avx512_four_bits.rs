@@ -9,9 +9,9 @@ use super::{
         columns::{self, MOST},
         dots::{BROAD_SHARE, Kind, SHARE, Table},
         lanes::{Each, Later, SET, lanes},
-        lists,
         number_rows::NumberRows,
         sets::{Meet, Rows, Sets, Turned},
+        suits,
     },
     product::{Item, Product},
     side::varies,
@@ -44,7 +44,7 @@ impl Kernel<Gemm> for Avx512FourBits {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        lists::suits_four_bits(caps, &columns::FEATURES, p, usize::MAX)?;
+        suits::four_bits(caps, &columns::FEATURES, p, usize::MAX)?;
         Ok(Variants::ONE)
     }
 

@@ -1,18 +1,17 @@
 //! Scales and zero points of part of an outer row as numbers, one for each so many inner elements, and columns that have them.
 
 use super::{
-    columns,
     dots::{MOST_SHIFT, SHARE, STEP},
     far::Far,
 };
 use crate::{
-    gemm::side::{Side, varies},
+    gemm::side::Side,
     numbers,
     simd::{self, Level, has_avx512},
 };
 use kp_hal::{
-    Caps, DType, Unsupported,
-    op::{GemmProblem, Matrix, Order, ScaleLayout},
+    DType,
+    op::{Matrix, ScaleLayout},
 };
 use std::arch::x86_64::{
     __m256, __m512, _MM_HINT_T0, _mm_cmpge_epu8_mask, _mm_cvtepu8_epi16, _mm_loadl_epi64, _mm_loadu_si128,
@@ -32,26 +31,6 @@ use std::slice;
 /// Whether lists can tell the scales of `matrix`, of `inner` elements a row, that change along them.
 pub(crate) fn can_list(matrix: &Matrix, inner: u32) -> bool {
     (matrix.format.block().1 as usize).is_multiple_of(SHARE) && (inner as usize).is_multiple_of(SHARE)
-}
-
-/// Whether `p` suits loops in f32 of `features` for columns of four bits and at most `most` rows.
-///
-/// # Errors
-/// The first part that does not.
-pub(crate) fn suits_four_bits(
-    caps: &Caps,
-    features: &[&'static str],
-    p: &GemmProblem,
-    most: usize,
-) -> Result<(), Unsupported> {
-    columns::suits(caps, features, p, most, Order::Col)?;
-    if !matches!(p.b.dtype(), DType::I4 | DType::U4 | DType::Nf4 | DType::E2m1) {
-        return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
-    }
-    if varies(&p.b, p.k) && !can_list(&p.b, p.k) {
-        return Err(Unsupported::Scheme { operand: "b", got: p.b.format.to_string() });
-    }
-    Ok(())
 }
 
 /// Entries that a list has room for.
@@ -227,6 +206,8 @@ impl<'s, 'a> Lists<'s, 'a> {
         let numbers = &mut out[..blocks];
         if let Some(each) = self.each {
             read_anywhere(dtype, src, self.batch + o * each + self.block, numbers);
+        } else if self.side.matrix.format.scales == ScaleLayout::Tiles {
+            self.of_tiles((dtype, src), o, numbers);
         } else {
             for (block, number) in numbers.iter_mut().enumerate() {
                 *number = numbers::get(dtype, src, self.place(o, block));
@@ -234,6 +215,24 @@ impl<'s, 'a> Lists<'s, 'a> {
         }
         if self.times > 1 {
             spread_anywhere(out, self.before, self.times);
+        }
+    }
+}
+
+impl Lists<'_, '_> {
+    /// Scales of blocks that lie in [tiles](ScaleLayout::Tiles), a byte each, four of them side by side.
+    fn of_tiles(&self, (dtype, src): (DType, &[u8]), o: usize, out: &mut [f32]) {
+        const SOME: usize = 64;
+        const WIDE: usize = 4;
+        const TILE: usize = 512;
+        let (before, mut codes) = (self.block % WIDE, [0; SOME + WIDE]);
+        for (i, out) in out.chunks_mut(SOME).enumerate() {
+            let first = self.place(o, i * SOME) - before;
+            let tiles = (before + out.len()).div_ceil(WIDE);
+            for (tile, four) in codes.as_chunks_mut::<WIDE>().0.iter_mut().take(tiles).enumerate() {
+                four.copy_from_slice(&src[first + tile * TILE..][..WIDE]);
+            }
+            read_anywhere(dtype, &codes, before, out);
         }
     }
 }

@@ -32,6 +32,7 @@ pub(crate) mod pairs;
 pub(crate) mod panel_rows;
 pub(crate) mod panels;
 pub(crate) mod sets;
+pub(crate) mod suits;
 pub(crate) mod tile_rows;
 pub(crate) mod tiles;
 pub(crate) mod unpack;
