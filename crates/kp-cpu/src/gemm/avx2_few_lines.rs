@@ -1,14 +1,14 @@
 //! D = A·B for at most eight rows whose B has contiguous rows, in f32, on processors that have AVX2 and no
 //! AVX-512: weights as they lie.
 //!
-//! See [`super::few::line_rows`] for the frame and [`super::few::avx2_lines`] for the loop. Limits: numbers of 32 or 16 bits
-//! and bytes; scales that change along k do so at multiples of 16; not `batch-invariant`, since `packed` adds blocks of k apart.
+//! See [`super::few::line_rows`] for the frame and [`super::few::avx2_lines`] for the loop. Limits: numbers of 32 or 16 bits,
+//! bytes, floats of 8 bits and codes of 4; scales that change along k do so at multiples of 16; not `batch-invariant`, since `packed` adds blocks of k apart.
 
 use super::few::{
-    avx2::{Bf16, F16, F32, I8, U8},
     avx2_lines::lines,
     columns,
     line_rows::{Lines, Loop, UNIT, estimate, height, suits},
+    lines::{Bf16, F16, F32, Float, Four, I8, U8},
 };
 use crate::simd::{Avx2, Isa};
 use kp_hal::{
@@ -21,7 +21,19 @@ use std::sync::Arc;
 /// The kernel for decoding with weights in rows on processors without AVX-512.
 pub(crate) struct Avx2FewLines;
 
-const DTYPES: [DType; 5] = [DType::F32, DType::Bf16, DType::F16, DType::I8, DType::U8];
+const DTYPES: [DType; 11] = [
+    DType::F32,
+    DType::Bf16,
+    DType::F16,
+    DType::I8,
+    DType::U8,
+    DType::E4m3,
+    DType::E5m2,
+    DType::I4,
+    DType::U4,
+    DType::Nf4,
+    DType::E2m1,
+];
 
 impl Kernel<Gemm> for Avx2FewLines {
     fn name(&self) -> &'static str {
@@ -34,7 +46,7 @@ impl Kernel<Gemm> for Avx2FewLines {
                 ^ source_hash(include_bytes!("few/avx2_lines.rs")).rotate_left(1)
                 ^ source_hash(include_bytes!("few/line_rows.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
-                ^ source_hash(include_bytes!("few/avx2_panels.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/lines.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("few/list_rows.rs")).rotate_left(8)
         }
@@ -65,7 +77,9 @@ impl Kernel<Gemm> for Avx2FewLines {
             DType::Bf16 => loops!(Bf16),
             DType::F16 => loops!(F16),
             DType::I8 => loops!(I8),
-            _ => loops!(U8),
+            DType::U8 => loops!(U8),
+            DType::E4m3 | DType::E5m2 => loops!(Float),
+            _ => loops!(Four),
         };
         Ok(columns::plan(self, device, p, variant, UNIT, Lines::new(p, loops)))
     }

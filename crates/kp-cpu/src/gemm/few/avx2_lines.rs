@@ -1,9 +1,13 @@
 //! The loop of [`super::lines`] for processors that have AVX2 and no AVX-512.
 
-use super::{avx2::Code, avx2_panels::vector, lines::Strip};
+use super::lines::{Code, Halves, Kind, Strip, Table};
 use crate::memory::prefetch;
 use std::arch::x86_64::{
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm256_sub_ps,
+    __m256, _mm_and_si128, _mm_cmpeq_epi16, _mm_cvtepu8_epi16, _mm_loadl_epi64, _mm_loadu_si128, _mm_or_si128,
+    _mm_set1_epi16, _mm_slli_epi16, _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi16_epi32,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_mul_ps, _mm256_or_ps, _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm256_setzero_ps, _mm256_slli_epi32, _mm256_srlv_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 
 /// Numbers of a vector.
@@ -20,8 +24,8 @@ pub(crate) fn lines<T: Code, const R: usize, const V: usize>(
     strip: Strip<'_>,
     (sums, ld): (&mut [f32], usize),
 ) {
-    let bytes = V * LANES * T::KIND.step_bytes() / super::avx2::STEP;
-    let Strip { codes, ld: line, lines, ahead, scales, zeros, .. } = strip;
+    let bytes = V * LANES * T::KIND.bits() / 8;
+    let Strip { codes, ld: line, lines, ahead, scales, zeros, table } = strip;
     assert!(a.len() >= (R - 1) * a_ld + lines, "{R} rows of {lines} numbers");
     assert!(lines == 0 || codes.len() >= (lines - 1) * line + bytes, "{lines} lines of {bytes} bytes");
     assert!([scales, zeros].iter().all(|list| list.is_empty() || list.len() >= V * LANES), "a number of each column");
@@ -42,8 +46,8 @@ pub(crate) fn lines<T: Code, const R: usize, const V: usize>(
         }
         let mut b = [_mm256_setzero_ps(); V];
         for v in 0..V {
-            // SAFETY: a line of the strip, as asserted: numbers of these types lie one after the other.
-            b[v] = unsafe { vector::<T>(codes, v) };
+            // SAFETY: a line of the strip, as asserted.
+            b[v] = unsafe { vector::<T>(codes.wrapping_add(v * LANES * T::KIND.bits() / 8), table) };
             if !zeros.is_empty() {
                 // SAFETY: as many as columns, as asserted.
                 b[v] = _mm256_sub_ps(b[v], unsafe { _mm256_loadu_ps(zeros.as_ptr().add(LANES * v)) });
@@ -67,6 +71,48 @@ pub(crate) fn lines<T: Code, const R: usize, const V: usize>(
                     totals[r][v] = _mm256_fmadd_ps(totals[r][v], scales, _mm256_loadu_ps(sums));
                 }
                 _mm256_storeu_ps(sums, totals[r][v]);
+            }
+        }
+    }
+}
+
+/// Eight numbers.
+///
+/// # Safety
+/// Their codes can be read.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn vector<T: Code>(codes: *const u8, table: &Table) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match T::KIND {
+            Kind::F32 => _mm256_loadu_ps(codes.cast()),
+            Kind::Bf16 => {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(codes.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            }
+            Kind::F16 => _mm256_cvtph_ps(_mm_loadu_si128(codes.cast())),
+            Kind::I8 => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(codes.cast()))),
+            Kind::U8 => _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.cast()))),
+            Kind::Float => {
+                let Halves { by_eight, by_seven, factor, no_number } = table.halves;
+                let words = _mm_cvtepu8_epi16(_mm_loadl_epi64(codes.cast()));
+                let high = _mm_and_si128(_mm_slli_epi16::<8>(words), _mm_set1_epi16(by_eight));
+                let low = _mm_and_si128(_mm_slli_epi16::<7>(words), _mm_set1_epi16(by_seven));
+                let numbers = _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(high, low)), _mm256_set1_ps(factor));
+                let bits = _mm_and_si128(words, _mm_set1_epi16(0x7f));
+                let none = _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(bits, _mm_set1_epi16(no_number)));
+                // All bits set are no number.
+                _mm256_or_ps(numbers, _mm256_castsi256_ps(none))
+            }
+            Kind::Four => {
+                // Eight codes of a word: three bits are a place in half of the table, the fourth is moved to where it says which.
+                let words = _mm256_set1_epi32(codes.cast::<i32>().read_unaligned());
+                let places = _mm256_srlv_epi32(words, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+                let [low, high] = [0, 8].map(|at| _mm256_loadu_ps(table.four[at..at + 8].as_ptr()));
+                let half = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places));
+                let [low, high] = [low, high].map(|half| _mm256_permutevar8x32_ps(half, places));
+                _mm256_blendv_ps(low, high, half)
             }
         }
     }

@@ -84,15 +84,33 @@ pub(crate) struct Strip<'a> {
 /// What codes are looked up among.
 #[derive(Clone, Copy)]
 pub(crate) struct Table {
-    four: [f32; 16],
+    pub(super) four: [f32; 16],
     floats: &'static Floats,
+    pub(super) halves: Halves,
+}
+
+/// How floats of 8 bits become those of 16.
+#[derive(Clone, Copy)]
+pub(crate) struct Halves {
+    /// Bits that move by eight places, and by seven.
+    pub(super) by_eight: i16,
+    pub(super) by_seven: i16,
+    /// What numbers are times those.
+    pub(super) factor: f32,
+    /// Which bits but for the sign are no number's though they would be, if any are.
+    pub(super) no_number: i16,
 }
 
 impl Table {
     /// For codes of `dtype`.
     pub(crate) fn of(dtype: DType) -> Self {
         let four = if dtype.bits() == 4 { super::columns::sixteen(dtype) } else { [0.0; 16] };
-        Self { four, floats: if dtype == DType::E5m2 { &E5M2 } else { &E4M3 } }
+        // An exponent of four bits counts from 8 less than one of five.
+        let halves = match dtype {
+            DType::E5m2 => Halves { by_eight: 0xff00_u16 as i16, by_seven: 0, factor: 1.0, no_number: -1 },
+            _ => Halves { by_eight: i16::MIN, by_seven: 0x7f << 7, factor: 256.0, no_number: 0x7f },
+        };
+        Self { four, floats: if dtype == DType::E5m2 { &E5M2 } else { &E4M3 }, halves }
     }
 }
 
