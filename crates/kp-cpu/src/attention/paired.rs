@@ -36,12 +36,9 @@ use std::{
 pub(super) const FEATURES: [&str; 2] = ["avx512bf16", "avx512vbmi"];
 
 /// Runs work compiled for [`FEATURES`] and AVX-512, as [`Isa::run`](crate::simd::Isa::run) does.
-///
-/// # Safety
-/// The processor has them.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,bmi2,f16c")]
-pub(super) unsafe fn run(work: impl Work) {
+pub(super) fn run(work: impl Work) {
     work.run();
 }
 

@@ -78,12 +78,9 @@ pub(super) fn arrange(q: &mut [f32], rows: usize, spare: &mut [f32]) {
 }
 
 /// Products of a chunk's rows of K with those of Q, to the places of their keys in `s`; `room` is as [`room`] says.
-///
-/// # Safety
-/// The processor has [`FEATURES`].
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,bmi2,f16c")]
-pub(super) unsafe fn scores<C: Coded>(chunk: &Chunk<'_, '_>, q: &[f32], room: &mut [u8], s: &mut [f32], _: Tiled) {
+pub(super) fn scores<C: Coded>(chunk: &Chunk<'_, '_>, q: &[f32], room: &mut [u8], s: &mut [f32], _: Tiled) {
     let (group, heads) = (chunk.group, chunk.heads);
     let of_rows = size_of::<f32>() * group;
     let shape = (ROWS, of_rows);
@@ -95,18 +92,9 @@ pub(super) unsafe fn scores<C: Coded>(chunk: &Chunk<'_, '_>, q: &[f32], room: &m
 }
 
 /// Adds a chunk's rows of V times their weights, rows of them packed by [`Paired::pack`](super::paired::Paired::pack), to sums.
-///
-/// # Safety
-/// The processor has [`FEATURES`].
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma,bmi2,f16c")]
-pub(super) unsafe fn add_values<C: Coded>(
-    chunk: &Chunk<'_, '_>,
-    s: &[f32],
-    room: &mut [u8],
-    acc: &mut [f32],
-    _: Tiled,
-) {
+pub(super) fn add_values<C: Coded>(chunk: &Chunk<'_, '_>, s: &[f32], room: &mut [u8], acc: &mut [f32], _: Tiled) {
     let (group, shape) = (chunk.group, (chunk.group, ROW_BYTES));
     let width = acc.len() / (chunk.heads * group);
     // SAFETY: as above. Weights of two blocks of pairs of keys, sums, and V.

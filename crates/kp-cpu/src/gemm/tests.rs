@@ -349,31 +349,6 @@ fn bytes_in_place() {
     check("gemm 1x2x66x0 i8:i8:i32 a=row/80 b=col/80", (1.0, 1.0));
 }
 
-/// Scales of B in tiles of 128 columns by four blocks, of which a list takes part of a row.
-#[test]
-fn scales_in_tiles() {
-    for types in ["bf16:e2m1@nv^tiles:f32", "f32:e2m1@mx^tiles:f32", "f32:e4m3@mx^tiles:bf16"] {
-        for size in ["1x1x150x2080", "2x3x34x288", "1x20x130x1152"] {
-            for order in ["", "b=col"] {
-                check(&format!("gemm {size} {types} {order}"), (1.0, 1.0));
-            }
-        }
-    }
-}
-
-/// An A of unsigned bytes, by B of every type of codes, whatever their order.
-#[test]
-fn unsigned_rows() {
-    for types in ["u8:i8:i32", "u8:u8:i32", "u8:u4:f32", "u8:i4:i32", "u8:e2m1@row:bf16"] {
-        for order in ["", "b=col", "a=col b=col", "b=panel32x4"] {
-            for size in ["1x1x66x290", "2x7x35x300", "1x21x66x290", "2x270x34x1088"] {
-                check(&format!("gemm {size} {types} {order}"), (1.0, 1.0));
-            }
-        }
-        check(&format!("gemm 2x3x130x300 {types} b=panel64x4"), (1.0, 1.0));
-    }
-}
-
 /// More of k than is near at a time, ends of lines and of pairs, and the last panel.
 #[test]
 fn few_rows_of_pairs() {

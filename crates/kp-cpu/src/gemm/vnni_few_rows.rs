@@ -213,3 +213,21 @@ fn lift_signed(dtype: DType) -> Option<(Lift, i32)> {
 pub(crate) fn unit(format: Format) -> f32 {
     lift(format.dtype).map_or(1.0, |(.., unit)| unit)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::gemm::tests::check;
+
+    /// An A of unsigned bytes, by B of every type of codes, whatever their order.
+    #[test]
+    fn unsigned_rows() {
+        for types in ["u8:i8:i32", "u8:u8:i32", "u8:u4:f32", "u8:i4:i32", "u8:e2m1@row:bf16"] {
+            for order in ["", "b=col", "a=col b=col", "b=panel32x4"] {
+                for size in ["1x1x66x290", "2x7x35x300", "1x21x66x290", "2x270x34x1088"] {
+                    check(&format!("gemm {size} {types} {order}"), (1.0, 1.0));
+                }
+            }
+            check(&format!("gemm 2x3x130x300 {types} b=panel64x4"), (1.0, 1.0));
+        }
+    }
+}

@@ -201,12 +201,11 @@ impl<E: Tail> ByTiles<E> {
 
     /// Columns of B that are turned before they are packed, or packed together, if they are, and elements of a run of them.
     fn turns(&self) -> [usize; 2] {
+        let most = self.cut.deep * self.holds.elements();
         match self.b {
-            Source::Left(lines) if !lines.turned => [0, 0],
-            Source::Across if self.holds == Holds::Bf16 => [0, 0],
-            Source::Panels(_) => [0, 0],
-            Source::Across => [2 * neighbours(&self.spec.b), self.cut.deep * self.holds.elements()],
-            _ => [neighbours(&self.spec.b), self.cut.deep * self.holds.elements()],
+            Source::Left(lines) if lines.turned => [neighbours(&self.spec.b), most],
+            Source::Across if self.holds == Holds::Bytes => [2 * neighbours(&self.spec.b), most],
+            _ => [0, 0],
         }
     }
 

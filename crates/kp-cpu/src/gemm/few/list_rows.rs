@@ -64,3 +64,20 @@ fn transposed_numbers(lists: &[f32], count: usize, out: &mut [f32], ld: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::gemm::tests::check;
+
+    /// Scales of B in tiles of 128 columns by four blocks, of which a list takes part of a row.
+    #[test]
+    fn scales_in_tiles() {
+        for types in ["bf16:e2m1@nv^tiles:f32", "f32:e2m1@mx^tiles:f32", "f32:e4m3@mx^tiles:bf16"] {
+            for size in ["1x1x150x2080", "2x3x34x288", "1x20x130x1152"] {
+                for order in ["", "b=col"] {
+                    check(&format!("gemm {size} {types} {order}"), (1.0, 1.0));
+                }
+            }
+        }
+    }
+}
