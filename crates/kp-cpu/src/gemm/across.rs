@@ -60,6 +60,8 @@ pub(crate) struct Turned<'r> {
     pub(super) room: &'r mut [u8],
     rows: usize,
     most: usize,
+    /// Rows from here on are not wanted.
+    pub(super) until: usize,
     batch: usize,
     pub(super) outer: Range<usize>,
     pub(super) inner: Range<usize>,
@@ -83,7 +85,7 @@ impl<'r> Turned<'r> {
 
     /// In a `room` of so many [`bytes`](Self::bytes).
     pub(crate) fn new(room: &'r mut [u8], rows: usize, most: usize) -> Self {
-        Self { room, rows, most, batch: 0, outer: 0..0, inner: 0..0 }
+        Self { room, rows, most, until: usize::MAX, batch: 0, outer: 0..0, inner: 0..0 }
     }
 
     /// Elements that rows have at most.
@@ -126,7 +128,7 @@ impl<'r> Turned<'r> {
     }
 
     /// Whether elements `inner` of outer rows `outer` are not yet there, at a multiple of `unit` of rows: then takes down that they will be, and as
-    /// many rows after them as there are up to where lines end.
+    /// many rows after them as are wanted up to where lines end.
     ///
     /// # Panics
     /// If there are more of them than there is room for.
@@ -145,7 +147,7 @@ impl<'r> Turned<'r> {
         assert!(outer.len() <= self.rows && inner.len() <= self.most, "{outer:?} of {inner:?}");
         let end = (outer.start / self.rows + 1) * self.rows;
         let end = if end < outer.end { outer.start + self.rows } else { end };
-        self.outer = outer.start..end.min(side.outer as usize).max(outer.end);
+        self.outer = outer.start..end.min(self.until).min(side.outer as usize).max(outer.end);
         (self.batch, self.inner) = (batch, inner.clone());
         true
     }

@@ -44,9 +44,6 @@ pub(super) struct Work {
     pub(super) steps: usize,
     /// Whether B need not be packed.
     pub(super) b_lies: bool,
-    /// Whether lines of B are made of codes: to make them once takes less than it saves that fewer rows stay. (One thread, 512×4096×4096 of
-    /// i8 in rows took 0.84 of the time so, of bf16 by i8 with k = 2048 0.90, by i4 0.87.)
-    pub(super) b_is_made: bool,
     /// Whether packing A is little beside multiplying by a few panels.
     pub(super) packs_fast: bool,
     /// Whether tiles multiply, several times as fast as vectors.
@@ -95,9 +92,7 @@ impl Work {
         let stay = |rows: usize| rows * self.steps * ROW_BYTES <= MOST_OF_A;
         let (most_rows, most_sums) = match self.b_lies && self.spares_l2 {
             true => (FEW_ROWS, FEW_SUMS),
-            false if self.tiles && !self.b_is_made && !stay(MOST_ROWS) && stay(MOST_ROWS / 2) => {
-                (MOST_ROWS / 2, MOST_SUMS)
-            }
+            false if self.tiles && !stay(MOST_ROWS) && stay(MOST_ROWS / 2) => (MOST_ROWS / 2, MOST_SUMS),
             false => (MOST_ROWS, MOST_SUMS),
         };
         let (mut down, most) = (blocks.div_ceil(most_rows / BLOCK), most_sums / (BLOCK * BLOCK * size_of::<f32>()));

@@ -134,7 +134,6 @@ impl<E: Tail> ByTiles<E> {
             steps,
             panels,
             b_lies: matches!(b, Source::Panels(_)),
-            b_is_made: matches!(b, Source::Left(lines) if !lines.are_rows()),
             // Tiles multiply several times as fast.
             packs_fast: units == Units::Vectors && a.are_rows(),
             tiles: units == Units::Tiles,
@@ -255,6 +254,7 @@ impl<E: Tail> ByTiles<E> {
         let [columns_len, block_len, sums_len, turned_len, ends_len] = self.work_lens();
         let [turned_rows, most] = self.turns();
         let mut columns = Turned::new(bytes_mut(cut::<i8>(&mut work, columns_len)), turned_rows, most);
+        columns.until = self.panels.columns(run.end - 1).end;
         let block = cut::<i8>(&mut work, block_len);
         let sums = cut::<u32>(&mut work, sums_len);
         let turned = cut::<u32>(&mut work, turned_len);
