@@ -20,7 +20,10 @@ use super::{
     product::{Item, Product},
     vnni_few_rows::{has_features, lift_for, suits_whole, unit},
 };
-use crate::{act::Tail, caps::streams_by_second_cache};
+use crate::{
+    act::Tail,
+    caps::{asks_first_cache, streams_by_second_cache},
+};
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gate, Gemm, GemmProblem, GemmSpec, Order},
@@ -125,7 +128,9 @@ impl<E: Tail> Dots<E> for Codes {
         let (b, height) = (&product.b, columns::height(self.a.rows));
         let (a, of_rows) = self.a.ready(a);
         let taken = of_rows.map(|sum| self.offset.wrapping_mul(sum).wrapping_neg());
-        let (bytes, by_second) = ((self.spec.k as usize).div_ceil(FOUR) * STEP_BYTES, streams_by_second_cache());
+        // On an Emerald Rapids core eight rows took 0.94 to 0.95 of the time by the second.
+        let (bytes, by_second) =
+            ((self.spec.k as usize).div_ceil(FOUR) * STEP_BYTES, !asks_first_cache() || streams_by_second_cache());
         for first in columns.clone().step_by(PANEL) {
             let at = item.b as u64 * b.matrix.stride + b.matrix.index(0, first as u32, b.inner);
             let mut totals = taken.map(|taken| [taken; PANEL]);
