@@ -222,7 +222,7 @@ impl<E: Tail> Tiles<E> {
                 }
             }
             if lift_of_a(&self.spec) == 0 {
-                sums.fill(codes.iter().map(|&code| i32::from(code)).sum());
+                sums.fill(codes.iter().fold(0, |sum: i32, &code| sum.wrapping_add(code.into())));
             }
             for sum in taken {
                 let sum_of_codes = *sum as i32;
