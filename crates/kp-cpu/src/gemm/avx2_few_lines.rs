@@ -21,20 +21,6 @@ use std::sync::Arc;
 /// The kernel for decoding with weights in rows on processors without AVX-512.
 pub(crate) struct Avx2FewLines;
 
-const DTYPES: [DType; 11] = [
-    DType::F32,
-    DType::Bf16,
-    DType::F16,
-    DType::I8,
-    DType::U8,
-    DType::E4m3,
-    DType::E5m2,
-    DType::I4,
-    DType::U4,
-    DType::Nf4,
-    DType::E2m1,
-];
-
 impl Kernel<Gemm> for Avx2FewLines {
     fn name(&self) -> &'static str {
         "avx2_few_lines"
@@ -53,7 +39,7 @@ impl Kernel<Gemm> for Avx2FewLines {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        suits(caps, (Avx2::FEATURES, &DTYPES), p)?;
+        suits(caps, Avx2::FEATURES, p)?;
         Ok(Variants::ONE)
     }
 

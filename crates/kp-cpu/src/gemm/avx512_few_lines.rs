@@ -18,20 +18,6 @@ use std::sync::Arc;
 /// The kernel for decoding with weights in rows.
 pub(crate) struct Avx512FewLines;
 
-const DTYPES: [DType; 11] = [
-    DType::F32,
-    DType::Bf16,
-    DType::F16,
-    DType::I8,
-    DType::U8,
-    DType::E4m3,
-    DType::E5m2,
-    DType::I4,
-    DType::U4,
-    DType::Nf4,
-    DType::E2m1,
-];
-
 impl Kernel<Gemm> for Avx512FewLines {
     fn name(&self) -> &'static str {
         "avx512_few_lines"
@@ -50,7 +36,7 @@ impl Kernel<Gemm> for Avx512FewLines {
     }
 
     fn supports(&self, caps: &Caps, p: &GemmProblem) -> Support {
-        suits(caps, (&columns::FEATURES, &DTYPES), p)?;
+        suits(caps, &columns::FEATURES, p)?;
         Ok(Variants::ONE)
     }
 

@@ -10,7 +10,7 @@
 
 use super::{
     columns::{self, Dots, HEIGHTS, MOST, Task, overlapped},
-    lines::{LINES, Strip, Table},
+    lines::{DTYPES, LINES, Strip, Table},
     list_rows::{SIXTEEN, lists_as_rows},
     lists::{Lists, can_list},
 };
@@ -37,17 +37,13 @@ pub(crate) const UNIT: usize = 128;
 const SCALED_COLUMNS: usize = 2048;
 const BLOCKS: usize = 16;
 
-/// Whether loops of `features` for numbers of `dtypes` suit `p`.
+/// Whether loops of `features` suit `p`.
 ///
 /// # Errors
 /// The first part that does not.
-pub(crate) fn suits(
-    caps: &Caps,
-    (features, dtypes): (&[&'static str], &[DType]),
-    p: &GemmProblem,
-) -> std::result::Result<(), Unsupported> {
+pub(crate) fn suits(caps: &Caps, features: &[&'static str], p: &GemmProblem) -> std::result::Result<(), Unsupported> {
     columns::suits(caps, features, p, MOST, Order::Row)?;
-    if !dtypes.contains(&p.b.dtype()) {
+    if !DTYPES.contains(&p.b.dtype()) {
         return Err(Unsupported::DType { operand: "b", got: p.b.dtype() });
     }
     if varies(&p.b, p.k) && !can_list(&p.b, p.k) {

@@ -52,6 +52,21 @@ impl Kind {
     }
 }
 
+/// Types whose codes loops take.
+pub(crate) const DTYPES: [DType; 11] = [
+    DType::F32,
+    DType::Bf16,
+    DType::F16,
+    DType::I8,
+    DType::U8,
+    DType::E4m3,
+    DType::E5m2,
+    DType::I4,
+    DType::U4,
+    DType::Nf4,
+    DType::E2m1,
+];
+
 /// A [`Kind`] as a type, so that loops are compiled for each.
 pub(crate) trait Code {
     const KIND: Kind;
