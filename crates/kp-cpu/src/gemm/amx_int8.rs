@@ -1,7 +1,7 @@
 //! D = A·B of 8- or 4-bit codes on both sides by tiles of AMX, in exact sums of i32.
 //!
-//! See [`super::amx::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be any, and A, which may be unsigned; no
-//! scales or zero points that change along k.
+//! See [`super::amx::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be any; no scales or zero points that
+//! change along k.
 
 use super::{
     amx::{

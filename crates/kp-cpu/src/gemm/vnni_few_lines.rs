@@ -6,7 +6,7 @@
 //!        k  │▓▓▓▓│        │   a strip of some lines meets all rows, then the strip beside it; sums in cache
 //!           ├─────────────┼─
 //! ```
-//! See [`super::few::byte_lines`] for the loop. Limits: as `vnni_few_rows`, but for A, which may be of unsigned bytes, and no scales that change along k.
+//! See [`super::few::byte_lines`] for the loop. Limits: as `vnni_few_rows`, and no scales that change along k.
 
 use super::{
     few::{

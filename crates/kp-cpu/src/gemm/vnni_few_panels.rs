@@ -7,8 +7,7 @@
 //!   and in L1   └──────┘    k │    │    │    │  four products an instruction and lane
 //!                             └────┴────┴────┘
 //! ```
-//! See [`super::few::byte_panels`] for the loop. Limits: as `vnni_few_rows`, but for A, which may be of unsigned bytes, and no scales that
-//! change along k.
+//! See [`super::few::byte_panels`] for the loop. Limits: as `vnni_few_rows`, and no scales that change along k.
 
 use super::{
     few::{
@@ -128,22 +127,15 @@ impl<E: Tail> Dots<E> for Codes {
         let (b, height) = (&product.b, columns::height(self.a.rows));
         let (a, of_rows) = self.a.ready(a);
         let taken = of_rows.map(|sum| self.offset.wrapping_mul(sum).wrapping_neg());
+        let (bytes, multiply) =
+            ((self.spec.k as usize).div_ceil(FOUR) * STEP_BYTES, LOOPS[usize::from(self.a.signed)][height]);
         // On an Emerald Rapids core eight rows took 0.94 to 0.95 of the time by the second.
-        let (bytes, by_second) =
-            ((self.spec.k as usize).div_ceil(FOUR) * STEP_BYTES, !asks_first_cache() || streams_by_second_cache());
+        let by_second = !asks_first_cache() || streams_by_second_cache();
         for first in columns.clone().step_by(PANEL) {
             let at = item.b as u64 * b.matrix.stride + b.matrix.index(0, first as u32, b.inner);
             let mut totals = taken.map(|taken| [taken; PANEL]);
             // SAFETY: `supports` asked for the features.
-            unsafe {
-                LOOPS[usize::from(self.a.signed)][height](
-                    self.flip,
-                    a,
-                    &b.codes[at as usize..][..bytes],
-                    by_second,
-                    &mut totals,
-                )
-            };
+            unsafe { multiply(self.flip, a, &b.codes[at as usize..][..bytes], by_second, &mut totals) };
             let there = first - columns.start..(first + PANEL).min(columns.end) - columns.start;
             for (sums, totals) in sums.chunks_mut(ld).zip(&totals[..item.rows]) {
                 for (sum, &total) in sums[there.clone()].iter_mut().zip(totals) {

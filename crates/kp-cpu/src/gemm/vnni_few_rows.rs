@@ -8,8 +8,8 @@
 //!                             └─┴─┴─┴─┘
 //! ```
 //! See [`super::few::byte_dots`] for the loop. Limits: A of i8, i4, u4 or e2m1 without zero points (e2m1 doubled is a
-//! whole number), of u8 where no scales change along k, or of floats that may be rounded; B of these or u8; AVX-512 with VNNI; scales that change along k do so at
-//! multiples of 16; what is scaled is finished in f32, unlike in `packed`, so not `batch-invariant`.
+//! whole number), of u8 where no scales change along k, or of floats that may be rounded; B of these or u8; AVX-512 with VNNI;
+//! scales that change along k do so at multiples of 16; what is scaled is finished in f32, unlike in `packed`, so not `batch-invariant`.
 
 use super::{
     few::{

@@ -1,7 +1,7 @@
 //! D = A·B of 8- or 4-bit codes on both sides, in register tiles of exact sums in i32.
 //!
 //! See [`super::vnni::product`] for how it is cut. Limits: as `vnni_few_rows`, but for the order of B, which may be any, of panels if those are of
-//! whole vectors, and for A, which may be u8 where scales do not change along k.
+//! whole vectors.
 
 use super::{
     across,

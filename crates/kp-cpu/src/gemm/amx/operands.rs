@@ -233,8 +233,8 @@ impl<E: Tail> ByTiles<E> {
         of_b.or_else(|| self.in_columns(product, item, p, steps).filter(|_| self.is_few(item)))
     }
 
-    /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying) or are packed with others: then answers where. Meanwhile codes are asked for that will be
-    /// packed next.
+    /// Packs steps `steps` of panel `p` to `out`, unless they [lie](Self::lying) or are packed with others: then answers where. Meanwhile codes are
+    /// asked for that will be packed next.
     pub(super) fn pack_b(
         &self,
         product: &Product<'_>,

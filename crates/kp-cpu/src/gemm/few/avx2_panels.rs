@@ -8,9 +8,8 @@ use super::{
     far::Far,
 };
 use std::arch::x86_64::{
-    __m256, _mm_loadl_epi64, _mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
-    _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps,
-    _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    __m256, _mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
 };
 
 /// Columns of a panel.
@@ -80,7 +79,7 @@ pub(crate) fn panels<T: Code, const R: usize, const P: usize>(
 /// It can be read.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn vector<T: Code>(at: *const u8, v: usize) -> __m256 {
+unsafe fn vector<T: Code>(at: *const u8, v: usize) -> __m256 {
     // SAFETY: the caller's promise: eight numbers of as many bytes as their type has.
     unsafe {
         match T::KIND {
@@ -90,9 +89,7 @@ pub(super) unsafe fn vector<T: Code>(at: *const u8, v: usize) -> __m256 {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
             }
             Kind::F16 => _mm256_cvtph_ps(_mm_loadu_si128(at.add(16 * v).cast())),
-            Kind::I8 => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(at.add(8 * v).cast()))),
-            Kind::U8 => _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.add(8 * v).cast()))),
-            _ => unreachable!("numbers of 32 and 16 bits, and bytes"),
+            _ => unreachable!("numbers of 32 and 16 bits"),
         }
     }
 }

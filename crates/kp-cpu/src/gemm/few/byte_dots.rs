@@ -81,9 +81,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) scales: &'a [f32],
 }
 
-/// Adds to `sums` the products of `R` rows, whose codes have signs if they are `SIGNED` as those of columns then have not, with lifted codes of `C`
-/// columns of one length, column by column; sums wrap. Each line
-/// asks for another `ahead` bytes behind it, and for one that is read later.
+/// Adds to `sums` the products of `R` rows with lifted codes of `C` columns of one length, column by column; sums wrap. Either side has signs, rows
+/// if they are `SIGNED`. Each line asks for another `ahead` bytes behind it, and for one that is read later.
 ///
 /// # Panics
 /// If the rows do not cover the columns' steps.
