@@ -254,6 +254,41 @@ impl Naive<'_> {
     }
 }
 
+/// A number that a kernel must write, and where.
+struct Number {
+    at: usize,
+    /// Sequence, head, query and column.
+    of: [u32; 4],
+    want: f64,
+    /// The magnitudes of the terms of its sum.
+    most: f64,
+}
+
+/// The numbers of O, and of the log-sum-exps if they are asked for.
+fn definition(naive: &Naive<'_>) -> (Vec<Number>, Vec<Number>) {
+    let (p, mut numbers, mut all_lse) = (naive.p, Vec::new(), Vec::new());
+    for (b, head) in (0..p.batch).flat_map(|b| (0..p.q_heads).map(move |h| (b, h))) {
+        let (first_q, queries, first_k, keys) = naive.sequence(b);
+        let kv_head = head / (p.q_heads / p.kv_heads);
+        for i in 0..queries {
+            let (weights, lse) = naive.weights(b, head, i);
+            let place = (first_q.0, first_q.1 + i);
+            for c in 0..p.v_dim {
+                let value = |k: u32| naive.number("v", naive.key(b, first_k, k), kv_head, c);
+                let terms = (0..keys).map(|k| (weights[k as usize].0, k)).filter(|(w, _)| *w != 0.0);
+                let products = terms.map(|(w, k)| w * value(k));
+                let (want, most) = products.fold((0.0, 0.0), |(sum, most), x| (sum + x, most + x.abs()));
+                numbers.push(Number { at: naive.at("o", place, head, c), of: [b, head, i, c], want, most });
+            }
+            if p.lse {
+                let at = ((place.0 * p.q_heads + head) * p.q_extent().1 + place.1) as usize;
+                all_lse.push(Number { at, of: [b, head, i, 0], want: lse, most: lse });
+            }
+        }
+    }
+    (numbers, all_lse)
+}
+
 fn check(text: &str) {
     let problem: AttentionProblem = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
     let p = *problem.spec();
@@ -266,6 +301,9 @@ fn check(text: &str) {
         (_, DType::F16) => (2e-5, 0.0005),
         _ => (2e-5, 1e-6),
     };
+    let (wanted, lse) = definition(&naive);
+    let mut untouched = vec![true; operands.get("o").len() * 8 / p.o.bits() as usize];
+    wanted.iter().for_each(|number| untouched[number.at] = false);
     let mut places = 0;
     let copies = super::KERNELS.iter().flat_map(|kernel| {
         let variants = kernel.supports(&caps, &problem).into_iter().flat_map(|variants| variants.iter());
@@ -274,38 +312,22 @@ fn check(text: &str) {
     for (kernel, variant) in copies {
         let got = launch::<Attention>(kernel, &problem, variant, &operands);
         let kernel = kernel.name();
-        let mut untouched = vec![true; got.get("o").len() * 8 / p.o.bits() as usize];
-        for (b, head) in (0..p.batch).flat_map(|b| (0..p.q_heads).map(move |h| (b, h))) {
-            let (first_q, queries, first_k, keys) = naive.sequence(b);
-            let kv_head = head / (p.q_heads / p.kv_heads);
-            for i in 0..queries {
-                let (weights, lse) = naive.weights(b, head, i);
-                let place = (first_q.0, first_q.1 + i);
-                for c in 0..p.v_dim {
-                    let value = |k: u32| naive.number("v", naive.key(b, first_k, k), kv_head, c);
-                    let terms = (0..keys).map(|k| (weights[k as usize].0, k)).filter(|(w, _)| *w != 0.0);
-                    let products = terms.map(|(w, k)| w * value(k));
-                    let (want, most) = products.fold((0.0, 0.0), |(sum, most), x| (sum + x, most + x.abs()));
-                    let at = naive.at("o", place, head, c);
-                    let got: f64 = numbers::get(p.o, got.get("o"), at);
-                    untouched[at] = false;
-                    places += 1;
-                    // Pairs are of bf16, weights too.
-                    let is_paired = kernel.ends_with("_bf16") || matches!((kernel, variant.0), ("avx512_decode", 2..));
-                    let rounded = if is_paired { 0.004 * most } else { 0.0 };
-                    assert!(
-                        (got - want).abs() <= exact * 3.0 + o_unit * want.abs() + rounded,
-                        "{text} {kernel}#{}: o[{b},{head},{i},{c}] is {got}, should be {want}",
-                        variant.0
-                    );
-                }
-                if p.lse {
-                    let at = (place.0 * p.q_heads + head) * p.q_extent().1 + place.1;
-                    let got: f64 = numbers::get(DType::F32, got.get("lse"), at as usize);
-                    let close = (got - lse).abs() <= 1e-5 + 1e-6 * lse.abs() || got == lse;
-                    assert!(close, "{text} {kernel}#{}: lse[{b},{head},{i}] is {got}, should be {lse}", variant.0);
-                }
-            }
+        // Pairs are of bf16, weights too.
+        let is_paired = kernel.ends_with("_bf16") || matches!((kernel, variant.0), ("avx512_decode", 2..));
+        for &Number { at, of, want, most } in &wanted {
+            let got: f64 = numbers::get(p.o, got.get("o"), at);
+            places += 1;
+            let rounded = if is_paired { 0.004 * most } else { 0.0 };
+            assert!(
+                (got - want).abs() <= exact * 3.0 + o_unit * want.abs() + rounded,
+                "{text} {kernel}#{}: o{of:?} is {got}, should be {want}",
+                variant.0
+            );
+        }
+        for &Number { at, of, want, .. } in &lse {
+            let got: f64 = numbers::get(DType::F32, got.get("lse"), at);
+            let close = (got - want).abs() <= 1e-5 + 1e-6 * want.abs() || got == want;
+            assert!(close, "{text} {kernel}#{}: lse{of:?} is {got}, should be {want}", variant.0);
         }
         // What belongs to no row keeps its bytes, here all ones.
         let bytes = p.o.bits() as usize / 8;

@@ -92,17 +92,17 @@ fn element(spec: &GemmSpec, operands: &Operands, name: &str, batch: u32, o: u32,
 
 /// What D must hold, row-major over its columns.
 fn expected(spec: &GemmSpec, operands: &Operands, (alpha, beta): (f32, f32)) -> Vec<f64> {
-    let (n, cols) = (spec.n, spec.d_cols());
-    let mut d = Vec::new();
+    let (n, cols, mut d) = (spec.n, spec.d_cols(), Vec::new());
     for batch in 0..spec.batch {
+        let sides: [Vec<f64>; 2] = [("a", spec.m), ("b", n)].map(|(name, outer)| {
+            let row = |o| (0..spec.k).map(move |i| element(spec, operands, name, batch, o, i));
+            (0..outer).flat_map(row).collect()
+        });
+        let line = |side: usize, outer: u32| &sides[side][(outer * spec.k) as usize..][..spec.k as usize];
         for row in 0..spec.m {
             let x: Vec<f64> = (0..n)
                 .map(|col| {
-                    let sum: f64 = (0..spec.k)
-                        .map(|i| {
-                            element(spec, operands, "a", batch, row, i) * element(spec, operands, "b", batch, col, i)
-                        })
-                        .sum();
+                    let sum: f64 = line(0, row).iter().zip(line(1, col)).map(|(x, y)| x * y).sum();
                     let c: f64 = match spec.c {
                         Addend::None => 0.0,
                         Addend::Given(t) => {
