@@ -3,6 +3,7 @@
 use crate::{
     commands::{self, Kept},
     driver::{Logical, Status, checked},
+    hazards::Hazards,
     memory::Held,
     queue::VulkanQueue,
 };
@@ -16,6 +17,7 @@ pub(crate) struct Recording {
     /// The queue's own scratch. What is recorded gets scratch of its own, because it may run beside the queue's later work.
     set_aside: Option<Arc<Held>>,
     pub(crate) uses_scratch: bool,
+    pub(crate) hazards: Hazards,
     /// Names of the kernels seen.
     pub(crate) kernels: Vec<&'static str>,
 }
@@ -72,7 +74,14 @@ impl VulkanQueue {
         let begun = Recorded::begin(self.owner().logical());
         let recorded = self.checked(begun)?;
         let set_aside = std::mem::replace(&mut self.scratch, own);
-        self.recording = Some(Recording { recorded, set_aside, uses_scratch: false, kernels: Vec::new() });
+        self.recording = Some(Recording {
+            recorded,
+            set_aside,
+            uses_scratch: false,
+            // Of what comes before a replay.
+            hazards: Hazards::unknown(),
+            kernels: Vec::new(),
+        });
         Ok(())
     }
 
@@ -81,7 +90,7 @@ impl VulkanQueue {
     /// # Errors
     /// `NotCapturable` if nothing was being recorded; `Driver` if the recording is broken.
     pub(crate) fn end_recording(&mut self) -> Result<Box<dyn Graph>> {
-        let Some(Recording { recorded, set_aside, uses_scratch, kernels }) = self.recording.take() else {
+        let Some(Recording { recorded, set_aside, uses_scratch, kernels, .. }) = self.recording.take() else {
             return Err(ErrorKind::NotCapturable { what: "an end without a beginning" }.into());
         };
         let scratch = std::mem::replace(&mut self.scratch, set_aside).filter(|_| uses_scratch);
@@ -112,6 +121,7 @@ impl Graph for Replay {
         let kept: Kept = self.recorded.clone();
         let flushed = queue.commands.flush(Some((self.recorded.buffer, kept)));
         queue.checked(flushed)?;
+        queue.hazards().forget();
         self.kernels.iter().for_each(|kernel| queue.launched(kernel));
         Ok(())
     }

@@ -8,7 +8,10 @@ use crate::{
     queue::VulkanQueue,
 };
 use ash::vk;
-use kp_hal::{Device, Launch, Queue, Result, Slice, op::Op};
+use kp_hal::{
+    Device, DeviceId, Launch, Plan, Queue, Result, Slice, Variant,
+    op::{Args, Op, Problem},
+};
 use std::sync::Arc;
 
 /// A kernel's arguments, as they are pushed: a `repr(C)` structure without padding, of at most 128 bytes. [`push!`] makes one.
@@ -43,6 +46,38 @@ pub(crate) trait Arguments<O: Op>: Push {
 /// The address of an operand that a problem may do without; 0 then.
 pub(crate) fn addr(slice: &Option<Slice<'_>>) -> u64 {
     slice.as_ref().map_or(0, Slice::addr)
+}
+
+/// [`Plan::new`], of launches that wait for those before them as they must.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn planned<O: Op>(
+    kernel: &'static str,
+    variant: Variant,
+    device: DeviceId,
+    p: &Problem<O::Spec>,
+    scratch_bytes: u64,
+    code: Box<dyn Launch<O>>,
+) -> Plan<O> {
+    // SAFETY: passed on.
+    unsafe { Plan::new(kernel, variant, device, p, scratch_bytes, Box::new(Told(code))) }
+}
+
+/// Launches whose queue is told what they access: their operands, as every plan promises, and scratch, of which they ask for the address.
+struct Told<O: Op>(Box<dyn Launch<O>>);
+
+impl<O: Op> Launch<O> for Told<O> {
+    unsafe fn launch(&self, queue: &mut dyn Queue, args: &O::Args<'_>) -> Result<()> {
+        let vulkan: &mut VulkanQueue = queue.downcast_mut().expect("same device, so same backend");
+        let hazards = vulkan.hazards();
+        hazards.begin();
+        args.each_view(|addr, bytes, writes| hazards.access(addr, bytes, writes));
+        // SAFETY: passed on.
+        let launched = unsafe { self.0.launch(vulkan, args) };
+        vulkan.hazards().end();
+        launched
+    }
 }
 
 /// A plan's one launch.
@@ -89,7 +124,7 @@ pub(crate) fn groups(items: u64, most: u32) -> u32 {
 }
 
 impl VulkanQueue {
-    /// Enqueues `function` in `groups` workgroups along x, behind everything before it. Does not allocate once the queue has
+    /// Enqueues `function` in `groups` workgroups along x, behind everything before it that it [must wait](crate::hazards) for. Does not allocate once the queue has
     /// been used, look up or wait; `name` is what a fault will call it.
     ///
     /// # Errors
@@ -109,13 +144,16 @@ impl VulkanQueue {
     ) -> Result<()> {
         self.usable()?;
         let buffer = self.record_to()?;
+        if self.hazards().must_wait() {
+            commands::barrier(self.logical(), buffer);
+        }
         // SAFETY: the caller's promise.
         unsafe { record(self.logical(), buffer, function, groups, push) };
         self.recorded(name)
     }
 }
 
-/// Records `function` behind everything before it.
+/// Records `function`.
 ///
 /// # Safety
 /// - `buffer` is being recorded to, and is of `device`, as `function` is, which takes a `P`.
@@ -129,7 +167,6 @@ pub(crate) unsafe fn record<P: Push>(
     push: &P,
 ) {
     const { assert!(size_of::<P>() <= PUSH_BYTES as usize, "arguments fit what every driver has room for") };
-    commands::barrier(device, buffer);
     // SAFETY: `P` promises that all its bytes are initialised.
     let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(push).cast::<u8>(), size_of::<P>()) };
     // SAFETY: the buffer is being recorded to; pipeline and layout are of its device and stay; the number of groups is within the

@@ -16,6 +16,7 @@
 //! peaks.rs       what the device does, measured
 //! staging.rs     pinned memory for copies from and to the host
 //! graph.rs       recording and replaying
+//! hazards.rs     which launches must wait for others
 //! fault.rs       what is known when work has failed
 //! pipelines.rs   shaders made ready, once; the driver's cache of them on disk
 //! probe.rs       what Vulkan does not say of a device, asked of the device
@@ -39,6 +40,7 @@ mod gather;
 mod gemm;
 mod graph;
 mod grouped_gemm;
+mod hazards;
 mod launch;
 mod layouts;
 mod memory;

@@ -5,6 +5,7 @@ use crate::{
     device::VulkanDevice,
     driver::{self, Logical, Status, checked},
     graph::Recording,
+    hazards::Hazards,
     memory::Held,
     staging::{SLOT_BYTES, Staging},
     timeline::{MARKS, Timeline},
@@ -25,6 +26,7 @@ pub struct VulkanQueue {
     pub(crate) staging: Staging,
     pub(crate) scratch: Option<Arc<Held>>,
     pub(crate) recording: Option<Recording>,
+    hazards: Hazards,
     launches: Launches,
     queries: vk::QueryPool,
     /// The last mark known to be reached.
@@ -52,6 +54,7 @@ impl VulkanQueue {
             staging: Staging::default(),
             scratch: None,
             recording: None,
+            hazards: Hazards::default(),
             launches: Launches::default(),
             queries,
             done: 0,
@@ -82,10 +85,20 @@ impl VulkanQueue {
     /// # Panics
     /// If none was reserved, which `Plan::launch` does.
     pub(crate) fn scratch_addr(&mut self) -> u64 {
+        self.hazards().use_scratch();
         if let Some(recording) = &mut self.recording {
             recording.uses_scratch = true;
         }
         self.scratch.as_ref().expect("scratch was reserved").addr()
+    }
+
+    /// What must wait for what, of the recording if there is one.
+    #[inline]
+    pub(crate) fn hazards(&mut self) -> &mut Hazards {
+        match &mut self.recording {
+            Some(recording) => &mut recording.hazards,
+            None => &mut self.hazards,
+        }
     }
 
     /// Fails if earlier work did.
@@ -156,6 +169,7 @@ impl VulkanQueue {
         let finished = self.commands.finish();
         self.checked(finished)?;
         self.done = self.timeline.marks();
+        self.hazards.passed();
         driver::complaint()
     }
 }
@@ -229,6 +243,7 @@ impl Queue for VulkanQueue {
                 device.cmd_write_timestamp(buffer, vk::PipelineStageFlags::BOTTOM_OF_PIPE, queries, slot);
             }
         }
+        self.hazards.passed();
         let flushed = self.commands.flush(None);
         self.checked(flushed)?;
         self.timeline.mark(self.timeline.submitted());

@@ -73,8 +73,14 @@ impl VulkanQueue {
             return Ok(());
         }
         let transfer = self.transfer();
+        self.hazards().begin();
+        self.hazards().access(src, bytes, false);
+        self.hazards().access(dst, bytes, true);
         // SAFETY: the kernel takes a `CopyPush`; the rest is the caller's promise.
-        unsafe { self.launch("copy", transfer.copy, transfer.groups(bytes, 4), &CopyPush { dst, src, bytes }) }
+        let launched =
+            unsafe { self.launch("copy", transfer.copy, transfer.groups(bytes, 4), &CopyPush { dst, src, bytes }) };
+        self.hazards().end();
+        launched
     }
 
     /// Enqueues setting `bytes` bytes at `dst`.
@@ -90,7 +96,11 @@ impl VulkanQueue {
         }
         let (transfer, word) = (self.transfer(), u32::from_ne_bytes([byte; 4]));
         let push = FillPush { dst, bytes, word, unused: 0 };
+        self.hazards().begin();
+        self.hazards().access(dst, bytes, true);
         // SAFETY: the kernel takes a `FillPush`; the rest is the caller's promise.
-        unsafe { self.launch("fill", transfer.fill, transfer.groups(bytes, 1), &push) }
+        let launched = unsafe { self.launch("fill", transfer.fill, transfer.groups(bytes, 1), &push) };
+        self.hazards().end();
+        launched
     }
 }

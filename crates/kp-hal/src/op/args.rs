@@ -168,6 +168,9 @@ pub trait Args<'a>: Sized {
     /// The first operand that does not fit, and why.
     fn check(&self, needs: &Needs, device: DeviceId) -> Result<(), ArgError>;
 
+    /// Tells of each buffer: where it begins, its bytes, and whether the kernel writes it.
+    fn each_view(&self, tell: impl FnMut(u64, u64, bool));
+
     /// Binds views by position, `None` for operands the problem does not have; scalars get their defaults.
     ///
     /// # Errors
@@ -347,6 +350,14 @@ macro_rules! args {
                 }
                 let _ = i;
                 Ok(())
+            }
+
+            #[inline]
+            fn each_view(&self, mut tell: impl FnMut(u64, u64, bool)) {
+                $(tell(self.$req.addr(), self.$req.bytes(), $crate::op::args::output!($rkind));)*
+                $(if let Some(s) = &self.$opt {
+                    tell(s.addr(), s.bytes(), $crate::op::args::output!($okind));
+                })*
             }
 
             fn bind(views: Vec<Option<$crate::op::View<'a>>>) -> Result<Self, $crate::op::ArgError> {

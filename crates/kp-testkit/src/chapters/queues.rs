@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
     ("keep their order", in_order),
+    ("keep their order where it matters", in_any_order),
     ("name points that grow and are reached", points),
     ("wait for each other", waits),
     ("measure time between points", times),
@@ -28,6 +29,50 @@ fn in_order(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Fai
     let mut got = vec![0; 4096];
     queue.download(&mut got, a.slice())?;
     ensure(got.iter().all(|&x| x == 49), || format!("the last round wrote 49, found {}", got[0]))
+}
+
+/// Fills and copies of parts of three buffers, some of which share bytes with those before them, against the host's own.
+fn in_any_order(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {
+    const BYTES: u64 = 1 << 20;
+    let mut queue = device.clone().queue()?;
+    let alloc = || device.clone().alloc(BYTES, MemoryKind::Device);
+    let mut buffers = [alloc()?, alloc()?, alloc()?];
+    let mut wanted = [vec![0_u8; BYTES as usize], vec![0; BYTES as usize], vec![0; BYTES as usize]];
+    for buffer in &mut buffers {
+        queue.fill(buffer.slice_mut(), 0)?;
+    }
+    let mut state = 5_u64;
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for step in 0..400 {
+        // Quarters, or whatever bytes.
+        let (from, to, len) = match random(3) {
+            0 => (random(BYTES / 2), random(BYTES / 2), random(BYTES / 2)),
+            _ => (random(4) * BYTES / 4, random(4) * BYTES / 4, BYTES / 4),
+        };
+        let (source, target) = (random(3) as usize, random(3) as usize);
+        let range = |first: u64| first as usize..(first + len) as usize;
+        match buffers.get_disjoint_mut([source, target]) {
+            Ok([source_buffer, target_buffer]) => {
+                queue.copy(target_buffer.slice_mut().at(to..to + len), source_buffer.slice().at(from..from + len))?;
+                let bytes = wanted[source][range(from)].to_vec();
+                wanted[target][range(to)].copy_from_slice(&bytes);
+            }
+            Err(_) => {
+                queue.fill(buffers[target].slice_mut().at(to..to + len), step as u8)?;
+                wanted[target][range(to)].fill(step as u8);
+            }
+        }
+    }
+    let mut got = vec![0; BYTES as usize];
+    for (i, (buffer, wanted)) in buffers.iter().zip(&wanted).enumerate() {
+        queue.download(&mut got, buffer.slice())?;
+        let wrong = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
+        ensure(wrong.is_none(), || format!("buffer {i} is wrong from byte {} on", wrong.unwrap_or_default()))?;
+    }
+    Ok(())
 }
 
 fn points(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {

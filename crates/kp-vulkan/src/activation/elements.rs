@@ -2,7 +2,7 @@
 //! results that are not scaled.
 
 use crate::{
-    launch::{Arguments, Once, addr, push},
+    launch::{Arguments, Once, addr, planned, push},
     layouts::{counts, reads, stores, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -81,6 +81,6 @@ impl Kernel<Activation> for Elements {
         };
         let code = Once::new(device, self.name(), &build, tiles.count, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

@@ -5,7 +5,7 @@ use super::merge::MERGE;
 use crate::{
     caps::{COOPMAT, COOPMAT_BF16},
     device::VulkanDevice,
-    launch::{groups, push},
+    launch::{groups, planned, push},
     layouts::{Check, counts, reads},
     pipelines::{Build, Function},
     queue::VulkanQueue,
@@ -189,7 +189,7 @@ pub(super) fn plan(
     let code = Code { name: main.name, work, merge, arguments, present: present(p) };
     let scratch = if split { parts * u64::from(splits) * u64::from(p.v_dim + 2) * 4 } else { 0 };
     // SAFETY: the shaders touch what the spec names, and of scratch the parts that were counted.
-    Ok(unsafe { Plan::new(main.name, variant, device.id(), p, scratch, Box::new(code)) })
+    Ok(unsafe { planned(main.name, variant, device.id(), p, scratch, Box::new(code)) })
 }
 
 /// The launches of a plan: functions with their groups.

@@ -11,7 +11,7 @@ use super::rows::ROWS;
 use crate::{
     attention::form::{constants, present},
     device::VulkanDevice,
-    launch::{addr, groups, push},
+    launch::{addr, groups, planned, push},
     layouts::{counts, reads},
     pipelines::{Build, Function},
     queue::VulkanQueue,
@@ -138,7 +138,7 @@ impl Kernel<AttentionBackward> for Pairs {
         };
         let scratch = 4 * queries * u64::from(f.q_heads);
         // SAFETY: the shaders touch what the spec names, and of scratch a number for each query and head.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, scratch, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, scratch, Box::new(code)) })
     }
 }
 

@@ -2,7 +2,7 @@
 //! only copies.
 
 use crate::{
-    launch::{Arguments, Once, push},
+    launch::{Arguments, Once, planned, push},
     layouts::{counts, form, pushed_ld, reads, stores},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -81,6 +81,6 @@ impl Kernel<Cast> for Elements {
         };
         let code = Once::new(device, self.name(), &build, (u64::from(p.batch) * rows * cols).div_ceil(256), push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

@@ -2,7 +2,7 @@
 //! bits, of 4 too in X, and of i32 only copies; matrices of a batch one behind the other.
 
 use crate::{
-    launch::{Arguments, Once, push},
+    launch::{Arguments, Once, planned, push},
     layouts::{counts, reads, stores, tile_bits, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -98,6 +98,6 @@ impl Kernel<Cast> for Runs {
         };
         let code = Once::new(device, self.name(), &build, tiles.count, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

@@ -2,7 +2,7 @@
 //! and bf16.
 
 use crate::{
-    launch::{Arguments, Once, addr, push},
+    launch::{Arguments, Once, addr, planned, push},
     layouts::{RUN, counts, reads, scale_order, tile_bits, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -92,6 +92,6 @@ impl Kernel<Dequantize> for Elements {
         };
         let code = Once::new(device, self.name(), &build, tiles.count, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

@@ -2,7 +2,7 @@
 //! i32 only copies.
 
 use crate::{
-    launch::{Arguments, Once, push},
+    launch::{Arguments, Once, planned, push},
     layouts::{counts, reads, stores, tiles, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -75,6 +75,6 @@ impl Kernel<Gather> for Elements {
         };
         let code = Once::new(device, self.name(), &build, tiles.count, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

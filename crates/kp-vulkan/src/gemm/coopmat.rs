@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     caps::{COOPMAT, COOPMAT_BF16, mma_shape},
+    launch::planned,
     layouts::Check,
     shaders::{Shader, shader},
 };
@@ -332,7 +333,7 @@ impl Kernel<Gemm> for Coopmat {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         let (code, scratch) = TILES[usize::from(variant.0)].ready(device, p, self.name(), shader(p.spec()))?;
         // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, scratch, code) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, scratch, code) })
     }
 }
 

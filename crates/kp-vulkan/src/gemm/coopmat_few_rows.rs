@@ -8,6 +8,7 @@ use super::form::{Main, product, weighed};
 use crate::{
     caps::{COOPMAT, COOPMAT_BF16, widths},
     device::VulkanDevice,
+    launch::planned,
     layouts::RUN,
     shaders::{Shader, shader},
 };
@@ -243,7 +244,7 @@ impl Kernel<Gemm> for CoopmatFewRows {
         };
         let code = product(device, p.spec(), main)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, code) })
     }
 }
 

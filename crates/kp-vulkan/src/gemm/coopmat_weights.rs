@@ -12,6 +12,7 @@ use super::{
     splits::SPLITS,
 };
 use crate::{
+    launch::planned,
     layouts::RUN,
     shaders::{Shader, shader},
 };
@@ -111,6 +112,6 @@ impl Kernel<Gemm> for CoopmatWeights {
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
         let (code, scratch) = TILES[usize::from(variant.0)].ready(device, p, self.name(), shader(p.spec()))?;
         // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, scratch, code) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, scratch, code) })
     }
 }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     caps::{COOPMAT, INT8, mma_shape},
+    launch::planned,
     shaders::{Shader, shader},
 };
 use kp_hal::{
@@ -120,7 +121,7 @@ impl Kernel<Gemm> for CoopmatWhole {
         let own = [tile.constants(caps, mma, runs(tile, caps, mma, p)), vec![sides(p)]].concat();
         let code = form(p).ready(device, self.name(), &SHADER, &own, tile.size(), Some(caps.lanes))?;
         // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, form(p).scratch_bytes(), Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, form(p).scratch_bytes(), Box::new(code)) })
     }
 }
 

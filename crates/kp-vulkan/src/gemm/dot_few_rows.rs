@@ -6,6 +6,7 @@
 use super::{full::Form, store::STORE};
 use crate::{
     caps::{DOT8, FAST_DOT8},
+    launch::planned,
     shaders::{Shader, shader},
 };
 use kp_hal::{
@@ -141,7 +142,7 @@ impl Kernel<Gemm> for DotFewRows {
         let own = [rows(p.m), cols, threads];
         let code = form(p).ready(device, self.name(), &SHADER, &own, (ROWS[3], cols), None)?;
         // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, form(p).scratch_bytes(), Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, form(p).scratch_bytes(), Box::new(code)) })
     }
 }
 

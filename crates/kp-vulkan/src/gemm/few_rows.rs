@@ -4,6 +4,7 @@
 
 use super::form::{Main, product, weighed};
 use crate::{
+    launch::planned,
     layouts::{RUN, reads},
     shaders::{Shader, shader},
 };
@@ -140,7 +141,7 @@ impl Kernel<Gemm> for FewRows {
         };
         let code = product(device, p.spec(), main)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, code) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, code) })
     }
 }
 

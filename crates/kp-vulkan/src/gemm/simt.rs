@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     caps::{DOT8, FLOAT64},
+    launch::planned,
     shaders::{Shader, shader},
 };
 use kp_hal::{
@@ -102,7 +103,7 @@ impl Kernel<Gemm> for Simt {
         let form = Form { spec: p.spec(), grouping: None };
         let code = ready(device, form, variant)?;
         // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, form.scratch_bytes(), Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, form.scratch_bytes(), Box::new(code)) })
     }
 }
 

@@ -5,6 +5,7 @@ use crate::gemm::{
     full::Form,
     simt::{CODE, estimate, ready, supports},
 };
+use crate::launch::planned;
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant,
     op::{GroupedGemm, GroupedGemmProblem, Spec},
@@ -42,6 +43,6 @@ impl Kernel<GroupedGemm> for Simt {
     fn plan(&self, device: &Arc<dyn Device>, p: &GroupedGemmProblem, variant: Variant) -> Result<Plan<GroupedGemm>> {
         let code = ready(device, form(p), variant)?;
         // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, form(p).scratch_bytes(), Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, form(p).scratch_bytes(), Box::new(code)) })
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     caps::COOPMAT,
     gemm::coopmat::{READING, TILES, Tile},
+    launch::planned,
     shaders::Shader,
 };
 use kp_hal::{
@@ -41,5 +42,5 @@ pub(super) fn plan(
 ) -> Result<Plan<GroupedGemm>> {
     let (code, scratch) = TILES[usize::from(variant.0)].grouped(device, p, name, shader)?;
     // SAFETY: the shaders touch what the spec names, and the scratch that is asked for.
-    Ok(unsafe { Plan::new(name, variant, device.id(), p, scratch, code) })
+    Ok(unsafe { planned(name, variant, device.id(), p, scratch, code) })
 }

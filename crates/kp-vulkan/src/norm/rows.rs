@@ -2,7 +2,7 @@
 //! scaled.
 
 use crate::{
-    launch::{Arguments, Once, addr, push},
+    launch::{Arguments, Once, addr, planned, push},
     layouts::{counts, reads, row_runs, stores, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -88,6 +88,6 @@ impl Kernel<Norm> for Rows {
         };
         let code = Once::new(device, self.name(), &build, if p.cols > 0 { p.rows.into() } else { 0 }, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

@@ -4,7 +4,7 @@
 use super::columns::COLUMNS;
 use crate::{
     device::VulkanDevice,
-    launch::{addr, groups, push},
+    launch::{addr, groups, planned, push},
     layouts::{at_once, counts, reads, row_runs},
     pipelines::{Build, Function},
     queue::VulkanQueue,
@@ -128,7 +128,7 @@ impl Kernel<NormBackward> for Rows {
         };
         let scratch = if by_column { code.kept_bytes + 8 * u64::from(runs) * u64::from(cols) } else { 0 };
         // SAFETY: the shaders touch what the spec names, and of scratch the parts that were counted.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, scratch, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, scratch, Box::new(code)) })
     }
 }
 

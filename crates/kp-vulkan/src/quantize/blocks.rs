@@ -3,7 +3,7 @@
 
 use crate::{
     device::VulkanDevice,
-    launch::{addr, groups, push},
+    launch::{addr, groups, planned, push},
     layouts::{MOST_KEPT, RUN, counts, reads, scale_order, whole_runs},
     pipelines::{Build, Function},
     queue::VulkanQueue,
@@ -180,7 +180,7 @@ impl Kernel<Quantize> for Blocks {
         let look = has_whole(p).then(|| launch(true)).transpose()?;
         let code = Code { name: self.name(), look, store: launch(false)?, scales: p.scales };
         // SAFETY: the shader touches what the spec names, and of scratch the number that is asked for.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, scratch, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, scratch, Box::new(code)) })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::ReducePush;
 use crate::{
-    launch::Once,
+    launch::{Once, planned},
     layouts::{RUN, counts, reads, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -56,6 +56,6 @@ impl Kernel<Reduce> for Columns {
         let items = u64::from(segments) * u64::from(p.cols.div_ceil(RUN * across));
         let code = Once::new(device, self.name(), &build, items, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

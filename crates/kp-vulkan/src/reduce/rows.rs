@@ -2,7 +2,7 @@
 
 use super::ReducePush;
 use crate::{
-    launch::Once,
+    launch::{Once, planned},
     layouts::{counts, reads, row_runs, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -45,6 +45,6 @@ impl Kernel<Reduce> for Rows {
         let push = ReducePush { rows: p.rows, cols: p.cols, x_ld: p.x.ld, segments: 1, ..ReducePush::default() };
         let code = Once::new(device, self.name(), &build, p.rows.into(), push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

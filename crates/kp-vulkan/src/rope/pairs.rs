@@ -1,7 +1,7 @@
 //! Rotates pairs of numbers by the token's position: see `kernels/rope/glsl/pairs.comp`. Limits: f32, f16 and bf16.
 
 use crate::{
-    launch::{Arguments, Once, push},
+    launch::{Arguments, Once, planned, push},
     layouts::{counts, reads},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -83,6 +83,6 @@ impl Kernel<Rope> for Pairs {
         };
         let code = Once::new(device, self.name(), &build, items, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

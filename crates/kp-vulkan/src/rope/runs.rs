@@ -2,7 +2,7 @@
 //! and bf16; heads of which runs start on 16 bytes.
 
 use crate::{
-    launch::{Arguments, Once, push},
+    launch::{Arguments, Once, planned, push},
     layouts::{RUN, at_once, counts, reads, tiles},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -98,6 +98,6 @@ impl Kernel<Rope> for Runs {
         };
         let code = Once::new(device, self.name(), &build, tiles.count, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }

@@ -2,7 +2,7 @@
 //! Limits: f32, f16 and bf16.
 
 use crate::{
-    launch::{Arguments, Once, push},
+    launch::{Arguments, Once, planned, push},
     layouts::{counts, reads, row_runs, whole_runs},
     pipelines::Build,
     shaders::{Shader, shader},
@@ -71,6 +71,6 @@ impl Kernel<Softmax> for Rows {
         };
         let code = Once::new(device, self.name(), &build, if p.cols > 0 { p.rows.into() } else { 0 }, push)?;
         // SAFETY: the shader touches what the spec names, and has no scratch.
-        Ok(unsafe { Plan::new(self.name(), variant, device.id(), p, 0, Box::new(code)) })
+        Ok(unsafe { planned(self.name(), variant, device.id(), p, 0, Box::new(code)) })
     }
 }
