@@ -1,10 +1,11 @@
 //! Products of one input that wait for each other, and that do not: `cargo bench -p kp-vulkan --bench beside`.
 //!
 //! Each line is the time of a launch among many in a recording, each of which has weights of its own: where all of them write to one place, so that
-//! each waits for the one before, and where each has a result of its own. The median of several, after launches enough to wake the device.
+//! each waits for the one before, and where each has a result of its own. The medians of several in turns, after launches enough to wake the device;
+//! operands are random.
 
 use kp_hal::{
-    Buffer, Device, Kernel, MemoryKind, Queue, Result,
+    Buffer, DType, Device, Graph, Kernel, MemoryKind, Result,
     op::{Gemm, GemmArgs, GemmProblem, needs},
 };
 use kp_vulkan::{BACKEND, KERNELS};
@@ -36,8 +37,10 @@ const SETS: usize = 8;
 
 /// Launches of a recording.
 const LAUNCHES: usize = 64;
-const ROUNDS: usize = 9;
-const WARM: Duration = Duration::from_millis(200);
+const ROUNDS: usize = 31;
+
+/// Before the first: a card sleeps while operands are made.
+const WARM: Duration = Duration::from_secs(1);
 
 fn main() {
     let is_bench = std::env::args().any(|arg| arg == "--bench");
@@ -72,15 +75,25 @@ fn measure(device: &Arc<dyn Device>, text: &str, is_bench: bool) -> Result<Strin
     };
     let names = <GemmArgs<'_> as kp_hal::Args<'_>>::OPERANDS;
     let place = |name: &str| names.iter().position(|operand| operand.name == name).expect("an operand");
-    let several = |name| (0..SETS).map(|_| alloc(place(name))).collect::<Result<Vec<_>>>();
-    let a = alloc(place("a"))?.expect("A");
+    let mut queue = device.clone().queue()?;
+    let mut random = 7;
+    let mut several = |name| {
+        let need = needs.get(place(name));
+        let mut filled = || {
+            let mut buffer = alloc(place(name))?;
+            if let Some(buffer) = &mut buffer {
+                queue.upload(buffer.slice_mut(), &numbers(need.dtype, need.bytes, &mut random))?;
+            }
+            Ok(buffer)
+        };
+        (0..SETS).map(|_| filled()).collect::<Result<Vec<_>>>()
+    };
+    let a = several("a")?.swap_remove(0).expect("A");
     let (b, scales, global) = (several("b")?, several("b_scale")?, several("b_global")?);
     let mut d = several("d")?;
-    let mut queue = device.clone().queue()?;
     queue.reserve_scratch(plan.scratch_bytes())?;
-    let mut times = [0.0; 2];
-    for (own, time) in [false, true].into_iter().zip(&mut times) {
-        let graph = queue.capture(|queue| {
+    let mut record = |own: bool| {
+        queue.capture(|queue| {
             (0..LAUNCHES).try_for_each(|i| {
                 let (set, result) = (i % SETS, if own { i % SETS } else { 0 });
                 let b = b[set].as_ref().expect("B").slice();
@@ -89,27 +102,56 @@ fn measure(device: &Arc<dyn Device>, text: &str, is_bench: bool) -> Result<Strin
                 args.b_global = global[set].as_ref().map(Buffer::slice);
                 plan.launch(queue, &args)
             })
-        })?;
-        let replay = |queue: &mut dyn Queue| -> Result<f64> {
-            let from = queue.mark()?;
-            // SAFETY: what was recorded is of buffers that are alive.
-            unsafe { graph.replay(queue) }?;
-            let to = queue.mark()?;
-            queue.sync()?;
-            Ok(queue.elapsed(from, to)?.map_or(f64::NAN, |time| time.as_secs() * 1e6 / LAUNCHES as f64))
-        };
-        let start = Instant::now();
-        while is_bench && start.elapsed() < WARM {
-            replay(&mut *queue)?;
-        }
-        let mut all = (0..ROUNDS).map(|_| replay(&mut *queue)).collect::<Result<Vec<_>>>()?;
-        all.sort_by(f64::total_cmp);
-        *time = all[ROUNDS / 2];
+        })
+    };
+    let graphs = [record(false)?, record(true)?];
+    let mut replay = |graph: &dyn Graph| -> Result<f64> {
+        let from = queue.mark()?;
+        // SAFETY: what was recorded is of buffers that are alive.
+        unsafe { graph.replay(&mut *queue) }?;
+        let to = queue.mark()?;
+        queue.sync()?;
+        Ok(queue.elapsed(from, to)?.map_or(f64::NAN, |time| time.as_secs() * 1e6 / LAUNCHES as f64))
+    };
+    let start = Instant::now();
+    while is_bench && start.elapsed() < WARM {
+        replay(&*graphs[0])?;
     }
+    let mut rounds = [[0.0; ROUNDS]; 2];
+    for round in 0..ROUNDS {
+        for (graph, times) in graphs.iter().zip(&mut rounds) {
+            times[round] = replay(&**graph)?;
+        }
+    }
+    let times = rounds.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[ROUNDS / 2]
+    });
     let [waiting, beside] = times;
     Ok(format!(
         "{} {waiting:.1} µs one after the other, {beside:.1} beside each other, {:.2}",
         plan.label(),
         beside / waiting
     ))
+}
+
+/// So many bytes of random numbers of a type, a megabyte again and again, since the card falls asleep while many are made: codes of four bits, or numbers between 1/8 and 2, of which floats of 16 bits have either sign.
+fn numbers(dtype: DType, bytes: u64, state: &mut u64) -> Vec<u8> {
+    let mut next = || {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) as u32
+    };
+    let some = bytes.min(1 << 20);
+    let mut numbers: Vec<u8> = match dtype {
+        DType::F32 => (0..some / 4).flat_map(|_| (0.125 + (next() % 1024) as f32 / 546.0).to_le_bytes()).collect(),
+        DType::F16 => (0..some / 2).flat_map(|_| (0x3000 | (next() & 0x8fff) as u16).to_le_bytes()).collect(),
+        DType::E8m0 => (0..some).map(|_| 124 + (next() % 4) as u8).collect(),
+        DType::Ue4m3 => (0..some).map(|_| 0x20 + (next() % 32) as u8).collect(),
+        _ => (0..some).map(|_| next() as u8).collect(),
+    };
+    while numbers.len() < bytes as usize {
+        let more = numbers.len().min(bytes as usize - numbers.len());
+        numbers.extend_from_within(..more);
+    }
+    numbers
 }
