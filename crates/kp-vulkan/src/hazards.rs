@@ -29,11 +29,9 @@ impl Access {
 #[derive(Debug, Default)]
 pub(crate) struct Hazards {
     before: Vec<Access>,
-    /// Whether some of them may have accessed anything, and whether some used scratch.
+    /// Whether some of them may have accessed anything.
     any: bool,
-    scratch: bool,
     now: Vec<Access>,
-    uses_scratch: bool,
     /// Whether `now` is all that the launch accesses, and whether it has recorded no command yet.
     is_known: bool,
     is_first: bool,
@@ -45,23 +43,18 @@ impl Hazards {
         Self { any: true, ..Self::default() }
     }
 
-    /// Begins a launch of one command or several that accesses nothing but what [`Self::access`] and [`Self::use_scratch`] tell.
+    /// Begins a launch of one command or several that accesses nothing but what [`Self::access`] tells.
     pub(crate) fn begin(&mut self) {
         self.now.clear();
-        (self.uses_scratch, self.is_known, self.is_first) = (false, true, true);
+        (self.is_known, self.is_first) = (true, true);
     }
 
-    /// Tells of bytes that the launch accesses.
+    /// Tells of bytes that the launch accesses, before its first command.
     pub(crate) fn access(&mut self, addr: u64, bytes: u64, writes: bool) {
         if bytes > 0 {
             let end = addr.saturating_add(bytes).checked_next_multiple_of(UNIT).unwrap_or(u64::MAX);
             self.now.push(Access { first: addr / UNIT * UNIT, end, writes });
         }
-    }
-
-    /// Tells that the launch uses the queue's scratch: before its first command.
-    pub(crate) fn use_scratch(&mut self) {
-        self.uses_scratch = true;
     }
 
     /// Whether the next command has to wait for all before it: the first of a launch for other launches, the others for that one's.
@@ -78,20 +71,19 @@ impl Hazards {
     fn meets(&self) -> bool {
         let meets = |now: &Access| self.before.iter().any(|before| before.meets(now));
         let is_full = self.before.len() + self.now.len() > MOST;
-        self.any || self.scratch && self.uses_scratch || is_full || self.now.iter().any(meets)
+        self.any || is_full || self.now.iter().any(meets)
     }
 
     /// Ends the launch.
     pub(crate) fn end(&mut self) {
         self.before.append(&mut self.now);
-        self.scratch |= self.uses_scratch;
         self.is_known = false;
     }
 
     /// All that was recorded comes before what follows: there was a barrier.
     pub(crate) fn passed(&mut self) {
         self.before.clear();
-        (self.any, self.scratch) = (false, false);
+        self.any = false;
     }
 
     /// Something unknown was submitted.
@@ -105,12 +97,9 @@ mod tests {
     use super::*;
 
     /// Whether a launch of one command waits, of accesses in units.
-    fn waits(hazards: &mut Hazards, accesses: &[(u64, u64, bool)], scratch: bool) -> bool {
+    fn waits(hazards: &mut Hazards, accesses: &[(u64, u64, bool)]) -> bool {
         hazards.begin();
         accesses.iter().for_each(|&(addr, units, writes)| hazards.access(UNIT * addr, UNIT * units, writes));
-        if scratch {
-            hazards.use_scratch();
-        }
         let waits = hazards.must_wait();
         hazards.end();
         waits
@@ -122,21 +111,21 @@ mod tests {
     #[test]
     fn launches_that_share_what_they_read_wait_for_none() {
         let hazards = &mut Hazards::default();
-        assert!(!waits(hazards, &[(0, 100, READ), (1000, 10, WRITE)], false));
-        assert!(!waits(hazards, &[(0, 100, READ), (1010, 10, WRITE)], false));
-        assert!(!waits(hazards, &[(0, 100, READ), (1020, 10, WRITE), (5000, 0, WRITE)], true));
+        assert!(!waits(hazards, &[(0, 100, READ), (1000, 10, WRITE)]));
+        assert!(!waits(hazards, &[(0, 100, READ), (1010, 10, WRITE)]));
+        assert!(!waits(hazards, &[(0, 100, READ), (1020, 10, WRITE), (5000, 0, WRITE)]));
     }
 
     #[test]
     fn what_is_written_is_waited_for() {
         for (first, second) in [(WRITE, READ), (READ, WRITE), (WRITE, WRITE)] {
             let hazards = &mut Hazards::default();
-            assert!(!waits(hazards, &[(100, 10, first)], false));
-            assert!(!waits(hazards, &[(0, 100, WRITE), (110, 5, WRITE)], false), "neighbours");
-            assert!(waits(hazards, &[(300, 1, READ), (109, 1, second)], false));
+            assert!(!waits(hazards, &[(100, 10, first)]));
+            assert!(!waits(hazards, &[(0, 100, WRITE), (110, 5, WRITE)]), "neighbours");
+            assert!(waits(hazards, &[(300, 1, READ), (109, 1, second)]));
             // The barrier is behind the first two.
-            assert!(!waits(hazards, &[(0, 100, WRITE)], false));
-            assert!(waits(hazards, &[(50, 100, second), (60, 1, WRITE)], false));
+            assert!(!waits(hazards, &[(0, 100, WRITE)]));
+            assert!(waits(hazards, &[(50, 100, second), (60, 1, WRITE)]));
         }
     }
 
@@ -159,42 +148,32 @@ mod tests {
     }
 
     #[test]
-    fn scratch_is_one_launch_s_at_a_time() {
-        let hazards = &mut Hazards::default();
-        assert!(!waits(hazards, &[(0, 1, WRITE)], true));
-        assert!(!waits(hazards, &[(1, 1, WRITE)], false));
-        assert!(waits(hazards, &[(2, 1, WRITE)], true));
-        assert!(waits(hazards, &[(3, 1, WRITE)], true));
-        assert!(!waits(hazards, &[(4, 1, WRITE)], false));
-    }
-
-    #[test]
     fn a_launch_s_own_commands_follow_each_other() {
         let hazards = &mut Hazards::default();
         hazards.begin();
         hazards.access(0, 10 * UNIT, WRITE);
         assert_eq!([hazards.must_wait(), hazards.must_wait(), hazards.must_wait()], [false, true, true]);
         hazards.end();
-        assert!(waits(hazards, &[(5, 1, READ)], false), "the last of them is under way");
+        assert!(waits(hazards, &[(5, 1, READ)]), "the last of them is under way");
     }
 
     #[test]
     fn nobody_runs_beside_what_is_not_known() {
         let hazards = &mut Hazards::default();
-        assert!(!waits(hazards, &[(0, 10, WRITE)], false));
+        assert!(!waits(hazards, &[(0, 10, WRITE)]));
         assert!(hazards.must_wait(), "a command of which nothing was told");
         assert!(hazards.must_wait());
-        assert!(waits(hazards, &[(20, 10, WRITE)], false));
-        assert!(!waits(hazards, &[(30, 10, WRITE)], false));
+        assert!(waits(hazards, &[(20, 10, WRITE)]));
+        assert!(!waits(hazards, &[(30, 10, WRITE)]));
         hazards.forget();
-        assert!(waits(hazards, &[(40, 10, WRITE)], false));
-        assert!(waits(&mut Hazards::unknown(), &[(0, 1, READ)], false));
+        assert!(waits(hazards, &[(40, 10, WRITE)]));
+        assert!(waits(&mut Hazards::unknown(), &[(0, 1, READ)]));
     }
 
     #[test]
     fn what_is_remembered_ends() {
         let hazards = &mut Hazards::default();
-        let waits = (0..200).filter(|&i| waits(hazards, &[(i, 1, WRITE)], false)).count();
+        let waits = (0..200).filter(|&i| waits(hazards, &[(i, 1, WRITE)])).count();
         assert_eq!(waits, 200 / MOST);
     }
 }

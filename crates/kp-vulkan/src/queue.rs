@@ -85,11 +85,13 @@ impl VulkanQueue {
     /// # Panics
     /// If none was reserved, which `Plan::launch` does.
     pub(crate) fn scratch_addr(&mut self) -> u64 {
-        self.hazards().use_scratch();
         if let Some(recording) = &mut self.recording {
             recording.uses_scratch = true;
         }
-        self.scratch.as_ref().expect("scratch was reserved").addr()
+        let scratch = self.scratch.as_ref().expect("scratch was reserved");
+        let (addr, bytes) = (scratch.addr(), scratch.bytes());
+        self.hazards().access(addr, bytes, true);
+        addr
     }
 
     /// What must wait for what, of the recording if there is one.
