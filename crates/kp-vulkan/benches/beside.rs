@@ -8,6 +8,7 @@ use kp_hal::{
     Buffer, DType, Device, Graph, Kernel, MemoryKind, Result,
     op::{Gemm, GemmArgs, GemmProblem, needs},
 };
+use kp_testkit::{Fill, FillKind};
 use kp_vulkan::{BACKEND, KERNELS};
 use std::{
     sync::Arc,
@@ -76,7 +77,7 @@ fn measure(device: &Arc<dyn Device>, text: &str, is_bench: bool) -> Result<Strin
     let names = <GemmArgs<'_> as kp_hal::Args<'_>>::OPERANDS;
     let place = |name: &str| names.iter().position(|operand| operand.name == name).expect("an operand");
     let mut queue = device.clone().queue()?;
-    let mut random = 7;
+    let mut random = Fill::new(FillKind::Normal, 7);
     let mut several = |name| {
         let need = needs.get(place(name));
         let mut filled = || {
@@ -135,12 +136,10 @@ fn measure(device: &Arc<dyn Device>, text: &str, is_bench: bool) -> Result<Strin
     ))
 }
 
-/// So many bytes of random numbers of a type, a megabyte again and again, since the card falls asleep while many are made: codes of four bits, or numbers between 1/8 and 2, of which floats of 16 bits have either sign.
-fn numbers(dtype: DType, bytes: u64, state: &mut u64) -> Vec<u8> {
-    let mut next = || {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*state >> 33) as u32
-    };
+/// So many bytes of random numbers of a type, a megabyte again and again, since the card falls asleep while many are made: codes of
+/// four bits, or numbers between 1/8 and 2, of which floats of 16 bits have either sign.
+fn numbers(dtype: DType, bytes: u64, random: &mut Fill) -> Vec<u8> {
+    let mut next = || random.bits() as u32;
     let some = bytes.min(1 << 20);
     let mut numbers: Vec<u8> = match dtype {
         DType::F32 => (0..some / 4).flat_map(|_| (0.125 + (next() % 1024) as f32 / 546.0).to_le_bytes()).collect(),

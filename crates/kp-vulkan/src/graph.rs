@@ -79,7 +79,7 @@ impl VulkanQueue {
             set_aside,
             uses_scratch: false,
             // Of what comes before a replay.
-            hazards: Hazards::unknown(),
+            hazards: Hazards::after_unknown(),
             kernels: Vec::new(),
         });
         Ok(())
@@ -121,7 +121,7 @@ impl Graph for Replay {
         let kept: Kept = self.recorded.clone();
         let flushed = queue.commands.flush(Some((self.recorded.buffer, kept)));
         queue.checked(flushed)?;
-        queue.hazards().forget();
+        queue.hazards().add_unknown();
         self.kernels.iter().for_each(|kernel| queue.launched(kernel));
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(crate) struct Hazards {
 
 impl Hazards {
     /// Behind what nobody knows.
-    pub(crate) fn unknown() -> Self {
+    pub(crate) fn after_unknown() -> Self {
         Self { any: true, ..Self::default() }
     }
 
@@ -86,7 +86,7 @@ impl Hazards {
     }
 
     /// Something unknown was submitted.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn add_unknown(&mut self) {
         self.any = true;
     }
 }
@@ -164,9 +164,9 @@ mod tests {
         assert!(hazards.must_wait());
         assert!(waits(hazards, &[(20, 10, WRITE)]));
         assert!(!waits(hazards, &[(30, 10, WRITE)]));
-        hazards.forget();
+        hazards.add_unknown();
         assert!(waits(hazards, &[(40, 10, WRITE)]));
-        assert!(waits(&mut Hazards::unknown(), &[(0, 1, READ)]));
+        assert!(waits(&mut Hazards::after_unknown(), &[(0, 1, READ)]));
     }
 
     #[test]

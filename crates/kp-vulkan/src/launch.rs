@@ -4,6 +4,7 @@ use crate::{
     commands,
     device::VulkanDevice,
     driver::{Logical, PUSH_BYTES},
+    hazards::Hazards,
     pipelines::{Build, Function},
     queue::VulkanQueue,
 };
@@ -69,14 +70,12 @@ struct Told<O: Op>(Box<dyn Launch<O>>);
 
 impl<O: Op> Launch<O> for Told<O> {
     unsafe fn launch(&self, queue: &mut dyn Queue, args: &O::Args<'_>) -> Result<()> {
-        let vulkan: &mut VulkanQueue = queue.downcast_mut().expect("same device, so same backend");
-        let hazards = vulkan.hazards();
-        hazards.begin();
-        args.each_view(|addr, bytes, writes| hazards.access(addr, bytes, writes));
-        // SAFETY: passed on.
-        let launched = unsafe { self.0.launch(vulkan, args) };
-        vulkan.hazards().end();
-        launched
+        let queue: &mut VulkanQueue = queue.downcast_mut().expect("same device, so same backend");
+        queue.told(
+            |hazards| args.each_view(|addr, bytes, writes| hazards.access(addr, bytes, writes)),
+            // SAFETY: passed on.
+            |queue| unsafe { self.0.launch(queue, args) },
+        )
     }
 }
 
@@ -124,8 +123,23 @@ pub(crate) fn groups(items: u64, most: u32) -> u32 {
 }
 
 impl VulkanQueue {
-    /// Enqueues `function` in `groups` workgroups along x, behind everything before it that it [must wait](crate::hazards) for. Does not allocate once the queue has
-    /// been used, look up or wait; `name` is what a fault will call it.
+    /// Lets `launch` enqueue commands that access nothing but what `tell` tells, and scratch.
+    #[inline]
+    pub(crate) fn told(
+        &mut self,
+        tell: impl FnOnce(&mut Hazards),
+        launch: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        self.hazards().begin();
+        tell(self.hazards());
+        let launched = launch(self);
+        self.hazards().end();
+        launched
+    }
+
+    /// Enqueues `function` in `groups` workgroups along x, behind everything before it that it [must wait](crate::hazards) for: all of
+    /// it, unless it is [told](Self::told) of. Does not allocate once the queue has been used, look up or wait; `name` is what a fault
+    /// will call it.
     ///
     /// # Errors
     /// `Fault` if earlier work failed, `Driver` if the driver refuses.

@@ -73,14 +73,15 @@ impl VulkanQueue {
             return Ok(());
         }
         let transfer = self.transfer();
-        self.hazards().begin();
-        self.hazards().access(src, bytes, false);
-        self.hazards().access(dst, bytes, true);
-        // SAFETY: the kernel takes a `CopyPush`; the rest is the caller's promise.
-        let launched =
-            unsafe { self.launch("copy", transfer.copy, transfer.groups(bytes, 4), &CopyPush { dst, src, bytes }) };
-        self.hazards().end();
-        launched
+        let (groups, push) = (transfer.groups(bytes, 4), CopyPush { dst, src, bytes });
+        self.told(
+            |hazards| {
+                hazards.access(src, bytes, false);
+                hazards.access(dst, bytes, true);
+            },
+            // SAFETY: the kernel takes a `CopyPush`; the rest is the caller's promise.
+            |queue| unsafe { queue.launch("copy", transfer.copy, groups, &push) },
+        )
     }
 
     /// Enqueues setting `bytes` bytes at `dst`.
@@ -96,11 +97,10 @@ impl VulkanQueue {
         }
         let (transfer, word) = (self.transfer(), u32::from_ne_bytes([byte; 4]));
         let push = FillPush { dst, bytes, word, unused: 0 };
-        self.hazards().begin();
-        self.hazards().access(dst, bytes, true);
-        // SAFETY: the kernel takes a `FillPush`; the rest is the caller's promise.
-        let launched = unsafe { self.launch("fill", transfer.fill, transfer.groups(bytes, 1), &push) };
-        self.hazards().end();
-        launched
+        self.told(
+            |hazards| hazards.access(dst, bytes, true),
+            // SAFETY: the kernel takes a `FillPush`; the rest is the caller's promise.
+            |queue| unsafe { queue.launch("fill", transfer.fill, transfer.groups(bytes, 1), &push) },
+        )
     }
 }

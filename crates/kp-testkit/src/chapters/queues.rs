@@ -1,7 +1,7 @@
 //! Queues and points on their timelines.
 
 use super::{Check, ensure, pattern};
-use crate::check::Failure;
+use crate::{Fill, FillKind, check::Failure};
 use kp_hal::{Backend, Device, MemoryKind};
 use std::{sync::Arc, time::Duration};
 
@@ -41,18 +41,14 @@ fn in_any_order(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(),
     for buffer in &mut buffers {
         queue.fill(buffer.slice_mut(), 0)?;
     }
-    let mut state = 5_u64;
-    let mut random = move |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    };
+    let mut random = Fill::new(FillKind::Exact, 5);
     for step in 0..400 {
         // Quarters, or whatever bytes.
-        let (from, to, len) = match random(3) {
-            0 => (random(BYTES / 2), random(BYTES / 2), random(BYTES / 2)),
-            _ => (random(4) * BYTES / 4, random(4) * BYTES / 4, BYTES / 4),
+        let (from, to, len) = match random.below(3) {
+            0 => (random.below(BYTES / 2), random.below(BYTES / 2), random.below(BYTES / 2)),
+            _ => (random.below(4) * BYTES / 4, random.below(4) * BYTES / 4, BYTES / 4),
         };
-        let (source, target) = (random(3) as usize, random(3) as usize);
+        let (source, target) = (random.below(3) as usize, random.below(3) as usize);
         let range = |first: u64| first as usize..(first + len) as usize;
         match buffers.get_disjoint_mut([source, target]) {
             Ok([source_buffer, target_buffer]) => {
