@@ -17,7 +17,12 @@ mod units;
 use clap::{Parser, Subcommand};
 use kp_core::Engine;
 use output::Output;
-use std::{cell::Cell, fmt, io, process::ExitCode};
+use std::{
+    cell::Cell,
+    fmt,
+    io::{self, Write},
+    process::ExitCode,
+};
 
 /// Finds this machine's hardware and its fastest correct kernels for matrix products, attention and narrow numbers.
 #[derive(Parser)]
@@ -115,7 +120,8 @@ fn main() -> ExitCode {
         // Whoever read us has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            // A reader that went away has the exit code.
+            drop(writeln!(io::stderr(), "error: {}", format!("{error:#}").replace('\n', " ")));
             if error.is::<Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }

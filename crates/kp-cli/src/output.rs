@@ -46,7 +46,8 @@ impl Output {
     /// Says something that is no result, unless asked to be quiet.
     pub(crate) fn remark(&self, text: &str) {
         if !self.quiet {
-            eprintln!("{text}");
+            // A reader that went away must not end the work.
+            drop(writeln!(io::stderr(), "{text}"));
         }
     }
 

@@ -348,6 +348,28 @@ fn padding_goes_behind_any_dimension() -> Result<()> {
 }
 
 #[test]
+fn zeros_are_zeros_of_every_type() -> Result<()> {
+    let e = engine();
+    assert_eq!(e.zeros(&[2, 4], DType::Nf4)?.to_parts()?.codes, [0x77; 4], "NF4's first code is -1");
+    let x = Tensor::from_bytes(&e, &[1, 2], DType::Nf4, &[0xf0])?;
+    assert_eq!(x.pad_to(0, 2)?.to_parts()?.codes, [0xf0, 0x77]);
+    Ok(())
+}
+
+#[test]
+fn rows_of_4_bits_begin_at_whole_bytes() -> Result<()> {
+    let e = engine();
+    let x = Tensor::from_bytes(&e, &[9], DType::I4, &[0x21, 0x43, 0x65, 0x07, 0x01])?;
+    assert_eq!(
+        refusal(x.reshape(&[3, 3])?.cast(DType::F32)),
+        "cast: x is 3x3 i4: rows of 4-bit codes must begin at whole bytes"
+    );
+    let x = Tensor::from_bytes(&e, &[2, 3, 3], DType::I4, &[0; 12])?;
+    assert!(refusal(x.swap_dims(0, 2)?.cast(DType::F32)).ends_with("must begin at whole bytes"));
+    Ok(())
+}
+
+#[test]
 fn tensors_cross_threads() -> Result<()> {
     fn shared<T: Send + Sync + 'static>() {}
     shared::<Tensor>();

@@ -19,9 +19,6 @@ use std::sync::Arc;
 /// a time, and several for each unit.
 pub(crate) const FLAGS_BYTES: u64 = 64 << 10;
 
-/// The driver takes so many bytes of pageable memory into its own before it returns, whatever the stream is at.
-const TAKEN_AT_ONCE: usize = 64 << 10;
-
 /// An in-order stream of work on an NVIDIA GPU.
 pub struct NvidiaQueue {
     device: Arc<NvidiaDevice>,
@@ -200,14 +197,8 @@ impl Queue for NvidiaQueue {
         self.immediate("upload")?;
         self.here("dst", dst.device())?;
         same_length(dst.bytes(), src.len() as u64)?;
-        if src.len() > TAKEN_AT_ONCE {
-            return self.upload_staged(dst.addr(), src);
-        }
-        if src.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: both sides are borrowed and have that many bytes, and the driver has taken so few when it returns.
-        unsafe { self.enqueue_copy(dst.addr(), src.as_ptr().expose_provenance() as u64, dst.bytes()) }
+        // Also what is short: `src` may be pinned memory, of which the driver takes nothing before it returns.
+        self.upload_staged(dst.addr(), src)
     }
 
     fn download(&mut self, dst: &mut [u8], src: Slice<'_>) -> Result<()> {

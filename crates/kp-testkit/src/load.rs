@@ -132,7 +132,7 @@ impl Loaded {
     }
 }
 
-fn bind<'a, O: Op>(views: Vec<Option<View<'a>>>, operands: &Operands) -> Result<O::Args<'a>, ArgError> {
+pub(crate) fn bind<'a, O: Op>(views: Vec<Option<View<'a>>>, operands: &Operands) -> Result<O::Args<'a>, ArgError> {
     let mut args = O::Args::bind(views)?;
     for &(name, value) in operands.scalars() {
         assert!(args.set_scalar(name, value), "{name} is a scalar of {}", O::NAME);

@@ -157,16 +157,20 @@ impl Commands {
     /// # Errors
     /// What the driver says of a device that is lost.
     pub(crate) fn finish(&mut self) -> Result<(), Status> {
-        self.flush(None)?;
+        let flushed = self.flush(None);
         self.enough = 1;
+        // What was submitted before may be under way even if this was not.
         self.timeline.wait(self.timeline.submitted())?;
+        flushed?;
+        // Nothing may have been submitted since these were told.
+        self.waits.iter().try_for_each(|(other, value)| other.wait(*value))?;
         self.retire()
     }
 }
 
 impl Drop for Commands {
     fn drop(&mut self) {
-        // A failure means that the device is lost, where nothing runs.
+        // A failure to submit leaves nothing more under way; any other means that the device is lost, where nothing runs.
         let _ = self.finish();
         // SAFETY: nothing of the pool is under way any more.
         unsafe { self.device.destroy_command_pool(self.pool, None) };

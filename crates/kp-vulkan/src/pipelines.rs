@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     process,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -39,7 +39,8 @@ pub(crate) struct Function {
 }
 
 type Key = (&'static str, Vec<u32>, Option<u32>);
-type Slot = Arc<OnceLock<Result<vk::Pipeline, Status>>>;
+/// Empty until one was made: what failed for want of memory may be asked for again.
+type Slot = Arc<Mutex<Option<vk::Pipeline>>>;
 
 /// The pipelines of one device.
 pub(crate) struct Pipelines {
@@ -81,7 +82,11 @@ impl Pipelines {
             (numbers.0, spirv) = ((open.count + open.and.len()) as u8, open.spirv);
         }
         let slot = self.made.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();
-        let raw = (*slot.get_or_init(|| self.make(build, spirv, native)))?;
+        let mut made = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let raw = match *made {
+            Some(raw) => raw,
+            None => *made.insert(self.make(build, spirv, native)?),
+        };
         Ok(Function { raw, numbers })
     }
 
@@ -136,7 +141,7 @@ impl Drop for Pipelines {
         if !made.is_empty() {
             self.save();
         }
-        let pipelines = made.into_values().filter_map(|slot| slot.get().copied()?.ok());
+        let pipelines = made.into_values().filter_map(|slot| *slot.lock().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: no queue is left that could launch them, and each waited for its work.
         unsafe {
             pipelines.for_each(|pipeline| self.device.destroy_pipeline(pipeline, None));

@@ -338,7 +338,7 @@ impl Queue for VulkanQueue {
 
 impl Drop for VulkanQueue {
     fn drop(&mut self) {
-        // A failure means that the device is lost, where nothing runs.
+        // A failure to submit leaves nothing more under way; any other means that the device is lost, where nothing runs.
         let _ = self.commands.finish();
         self.device.timelines().end(&self.timeline);
         // SAFETY: nothing that was submitted uses the pool any more.

@@ -82,7 +82,7 @@ impl Tensor {
                 let piece = out.data.codes.slice_mut().at(i * new..(i + 1) * new);
                 let (to, zeros) = piece.split_at(old);
                 queue.copy(to, from.at(i * old..(i + 1) * old))?;
-                queue.fill(zeros, 0)?;
+                queue.fill(zeros, super::create::zero_byte(self.dtype()))?;
             }
             Ok(())
         })?;

@@ -2,7 +2,7 @@
 
 use super::{
     Extent, How, Tensor,
-    run::{Output, Run, dim},
+    run::{Output, Run, dim, refuse},
     view::Plane,
 };
 use kp_hal::{
@@ -34,6 +34,9 @@ impl Tensor {
     /// be told, else in one launch per index of the outermost dimension.
     fn copy_part(&self, extent: Extent, out: &mut Output, at: u64) -> Result<How> {
         let y = out.dtype();
+        if !extent.start.is_multiple_of(self.dtype().per_byte() as usize) {
+            return Err(refuse("cast", [("x", self.describe())], "rows of 4-bit codes must begin at whole bytes"));
+        }
         if let Some(plane) = extent.as_planes(self.dtype()) {
             let spec = spec(&plane, self.dtype(), y)?;
             let part = self.viewed(extent);

@@ -40,15 +40,21 @@ impl Engine {
         Tensor::from_bytes(self, shape, T::DTYPE, bytemuck::cast_slice(numbers))
     }
 
-    /// A tensor of `shape` whose bits are all 0, which is 0 in every type.
+    /// A tensor of `shape` whose elements are all 0; of E8M0, which has none, the least.
     ///
     /// # Errors
     /// `OutOfMemory`.
     pub fn zeros(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let mut out = Output::new(self, shape, dtype)?;
-        self.with_queue(|queue| queue.fill(out.data.codes.slice_mut(), 0))?;
+        self.with_queue(|queue| queue.fill(out.data.codes.slice_mut(), zero_byte(dtype)))?;
         Ok(out.finish(self, How::Host))
     }
+}
+
+/// The byte whose elements are all 0.
+pub(super) fn zero_byte(dtype: DType) -> u8 {
+    // NF4's eighth number; its first is -1.
+    if dtype == DType::Nf4 { 0x77 } else { 0 }
 }
 
 impl Tensor {

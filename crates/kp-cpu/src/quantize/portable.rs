@@ -60,8 +60,9 @@ unsafe fn run<R: Real>(p: &QuantizeProblem, scratch: &mut [u8], args: &QuantizeA
             // SAFETY: scratch is this launch's.
             let amax = unsafe { largest::<R>(p, x, scratch) };
             let limit = numbers::largest(DType::Ue4m3) * numbers::largest(DType::E2m1);
-            // As f32 stores it, but never 0, by which everything is divided.
-            let global = if amax == 0.0 { 1.0 } else { f64::from(((amax / limit) as f32).max(f32::from_bits(1))) };
+            // As f32 stores it, but never 0, by which everything is divided, nor infinity.
+            let stored = ((amax / limit) as f32).clamp(f32::from_bits(1), f32::MAX);
+            let global = if amax == 0.0 { 1.0 } else { f64::from(stored) };
             put(&globals, global);
             global
         }

@@ -41,6 +41,7 @@ impl WorkIn for Scales<'_> {
             (DType::E8m0, ScaleRule::Floor) => each.for_each(|(out, amax)| {
                 let exponent = exponent_bits(amax / global) - log2_floor(most);
                 let exponent = if exponent < 1023 - 127 { 1023 - 127 } else { exponent };
+                let exponent = if exponent > 1023 + 127 { 1023 + 127 } else { exponent };
                 *out = f64::from_bits((exponent as u64) << 52);
             }),
             _ => each.for_each(|(out, amax)| *out = scale_of(amax / global, codes, scale, rule)),

@@ -305,7 +305,8 @@ impl Spec for AttentionSpec {
         {
             at_least(name, tight.into(), ld.into())?;
         }
-        for (format, dim, name) in [(self.q, self.qk_dim, "qk_dim"), (self.kv, self.v_dim, "v_dim")] {
+        let dims = [(self.q, self.qk_dim, "qk_dim"), (self.kv, self.qk_dim, "qk_dim"), (self.kv, self.v_dim, "v_dim")];
+        for (format, dim, name) in dims {
             multiple(name, format.dtype.per_byte().into(), dim.into())?;
         }
         for (format, ld) in [(self.q, self.ld[0]), (self.kv, self.ld[1]), (self.kv, self.ld[2])] {

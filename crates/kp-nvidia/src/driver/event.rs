@@ -54,20 +54,23 @@ impl Event {
     #[inline]
     pub(crate) fn query(&self) -> Status {
         // SAFETY: the event is alive.
-        unsafe { self.context.api().cuEventQuery(self.raw) }
+        self.context.retry(|| unsafe { self.context.api().cuEventQuery(self.raw) })
     }
 
     /// Blocks the host until the work before it is done.
     pub(crate) fn synchronize(&self) -> Status {
         // SAFETY: the event is alive.
-        unsafe { self.context.api().cuEventSynchronize(self.raw) }
+        self.context.retry(|| unsafe { self.context.api().cuEventSynchronize(self.raw) })
     }
 
     /// Milliseconds from `self` to `later`, if the status is good: both were recorded and reached.
     pub(crate) fn milliseconds_to(&self, later: &Self) -> (f32, Status) {
         let mut time = 0.0;
-        // SAFETY: both events are alive.
-        let status = unsafe { self.context.api().cuEventElapsedTime_v2(&mut time, self.raw, later.raw) };
+        let elapsed = || {
+            // SAFETY: both events are alive.
+            unsafe { self.context.api().cuEventElapsedTime_v2(&mut time, self.raw, later.raw) }
+        };
+        let status = self.context.retry(elapsed);
         (time, status)
     }
 }

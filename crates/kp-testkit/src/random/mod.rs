@@ -1,11 +1,14 @@
 //! Random problems of every op: each kernel and variant that supports one must agree with the reference.
 //!
+//! Launches of them that follow each other must leave memory as if each had waited for the one before.
+//!
 //! The suite's cases are chosen to meet every pair of options; these are not chosen, so they meet what nobody thought of. A failure
 //! prints the smallest problem line that still fails: add it to `cases/found.rs`.
 //!
 //! In the backend's crate, `tests/random.rs` with `harness = false` is three lines, as the suite is.
 
 mod grammar;
+mod programs;
 
 use crate::{
     cases::pairwise::words,
@@ -39,6 +42,10 @@ pub fn random(suite: impl Into<Suite>, problems: u32) -> ExitCode {
     suite.main_of(|device, settings| {
         let mut made = Maker { backend, device, seed: settings.seed, problems, soak, tests: Vec::new() };
         each_op(&mut made);
+        let (device, seed) = (device.clone(), settings.seed);
+        // Each has a dozen launches.
+        let agree = move || programs::agree(backend, &device, problems.div_ceil(8), seed);
+        made.tests.push(Test::new(format!("{}/random/programs", backend.name()), agree));
         made.tests
     })
 }
