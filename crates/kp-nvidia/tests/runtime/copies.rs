@@ -73,15 +73,11 @@ fn a_pinned_source_may_be_reused_on_return() {
     let mut queue = queue(&device);
     let mut busy = alloc(&device, 1 << 30);
     let pinned = device.clone().alloc(64, MemoryKind::Pinned).expect("there is room");
-    let host = pinned.host().expect("the host sees pinned memory").as_ptr();
+    host_bytes(&pinned).fill(1);
     let mut there = alloc(&device, 64);
-    // SAFETY: the buffer is 64 bytes, alive, and no work of a queue knows it.
-    unsafe { host.write_bytes(1, 64) };
     (0..4).for_each(|byte| queue.fill(busy.slice_mut(), byte).expect("this device's"));
-    // SAFETY: as above.
-    queue.upload(there.slice_mut(), unsafe { std::slice::from_raw_parts(host, 64) }).expect("same length");
-    // SAFETY: as above; what was read has been.
-    unsafe { host.write_bytes(2, 64) };
+    queue.upload(there.slice_mut(), host_bytes(&pinned)).expect("same length");
+    host_bytes(&pinned).fill(2);
     assert!(contents(&mut *queue, &there) == [1; 64]);
 }
 
