@@ -36,10 +36,9 @@ pub(super) fn agree(
     let mut random = Fill::new(FillKind::Normal, seed);
     let mut stage = Stage::new(device)?;
     for _ in 0..programs {
-        let seeds: Vec<u64> = (0..2 + random.below(STEPS - 1)).map(|_| random.bits()).collect();
         let mut steps = Vec::new();
-        for seed in seeds {
-            steps.extend(step(backend, device, &mut *stage.queue, seed)?);
+        for _ in 0..2 + random.below(STEPS - 1) {
+            steps.extend(step(backend, device, &mut *stage.queue, &mut random)?);
         }
         if let Err(e) = stage.judge(&steps) {
             return Err(stage.smallest(steps, e));
@@ -61,12 +60,11 @@ fn step(
     backend: &'static dyn Backend,
     device: &Arc<dyn Device>,
     queue: &mut dyn Queue,
-    seed: u64,
+    random: &mut Fill,
 ) -> Result<Option<Step>, Failure> {
-    let mut random = Fill::new(FillKind::Normal, seed);
     match random.below(8) {
-        0 => return Ok(Some(copy(&mut random))),
-        1 => return Ok(Some(fill(&mut random))),
+        0 => return Ok(Some(copy(random))),
+        1 => return Ok(Some(fill(random))),
         _ => {}
     }
     for _ in 0..200 {
@@ -74,7 +72,7 @@ fn step(
         let places = grammar::places(op).ok_or_else(|| format!("nothing draws problems of {op}: write its grammar"))?;
         let choices: Vec<u16> = (0..CHOICES).map(|_| random.bits() as u16).collect();
         let Ok(problem) = line(op, places, &choices).parse::<AnyProblem>() else { continue };
-        if let Some(step) = problem.visit(Drawn { backend, device, queue, random: &mut random })? {
+        if let Some(step) = problem.visit(Drawn { backend, device, queue, random })? {
             return Ok(Some(step));
         }
     }
@@ -111,7 +109,7 @@ fn place(bytes: u64, align: u64, random: &mut Fill) -> Range<u64> {
     first..first + bytes
 }
 
-/// Bytes of which all floats are finite and near 1, and so are sums of a few of their products.
+/// Bytes of which every float with a sign is finite and below 2 in magnitude.
 fn byte(random: &mut Fill) -> u8 {
     let bits = random.bits() as u8;
     0x30 | bits & 0x8f
