@@ -88,20 +88,20 @@ impl Launches {
         self.count = self.count.wrapping_add(1);
     }
 
-    /// What can be said when the driver told of a failure that ends the device: everything up to mark `done` is fine, `marks` were
-    /// made.
-    pub fn fault(&self, done: u64, marks: u64, driver: DriverError, lost: &Lost) -> Fault {
-        let mut driver = lost.first(driver).clone();
+    /// What can be said when the driver told of a failure that ends the queue, or the device, which is then `lost`: everything up
+    /// to mark `done` is fine, `marks` were made.
+    pub fn fault(&self, done: u64, marks: u64, driver: DriverError, lost: Option<&Lost>) -> Fault {
+        let mut driver = lost.map_or(&driver, |lost| lost.first(driver.clone())).clone();
         let first = self.count.saturating_sub(REMEMBERED);
         let last = (first..self.count).map(|at| self.ring[at % REMEMBERED]);
         let suspects: Vec<_> = last.filter(|&(_, after)| after >= done).collect();
         // Work after the last mark belongs to the mark that is never made.
         let suspect = if suspects.iter().any(|&(_, after)| after == marks) { marks + 1 } else { marks };
         let kernels: Vec<_> = suspects.into_iter().map(|(name, _)| name).collect();
-        if kernels.is_empty() && done == marks {
+        if lost.is_some() && kernels.is_empty() && done == marks {
             driver.text = format!("{}; not by work of this queue", driver.text).into();
         }
-        Fault { last_good: done, suspect, kernels, driver, device_lost: true }
+        Fault { last_good: done, suspect, kernels, driver, device_lost: lost.is_some() }
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         for (name, after) in [("a", 0), ("b", 1), ("c", 1), ("d", 2)] {
             launches.note(name, after);
         }
-        let fault = |done, marks| launches.fault(done, marks, illegal(), &lost);
+        let fault = |done, marks| launches.fault(done, marks, illegal(), Some(&lost));
         assert_eq!(fault(0, 3).kernels, ["a", "b", "c", "d"]);
         assert_eq!((fault(1, 3).kernels, fault(1, 3).suspect), (vec!["b", "c", "d"], 3));
         // After the last mark, so it is the mark to come that would not be reached.
@@ -148,7 +148,7 @@ mod tests {
         for at in 0..1000 {
             launches.note(if at < 990 { "old" } else { "new" }, at);
         }
-        let fault = launches.fault(0, 1000, illegal(), &Lost::default());
+        let fault = launches.fault(0, 1000, illegal(), Some(&Lost::default()));
         assert_eq!(fault.kernels.len(), REMEMBERED);
         let (old, new) = fault.kernels.split_at(REMEMBERED - 10);
         assert!(old.iter().all(|name| *name == "old") && new.iter().all(|name| *name == "new"), "{fault:?}");
@@ -161,6 +161,6 @@ mod tests {
         let first = lost.tell(illegal());
         let later = DriverError { call: "cuMemFreeAsync", code: 719, text: "launch failure".into() };
         assert_eq!((lost.tell(later.clone()), lost.check()), (first.clone(), Err(first)));
-        assert_eq!(Launches::default().fault(0, 1, later, &lost).driver, illegal());
+        assert_eq!(Launches::default().fault(0, 1, later, Some(&lost)).driver, illegal());
     }
 }

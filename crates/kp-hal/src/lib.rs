@@ -20,6 +20,7 @@
 //! # Ok::<(), kp_hal::op::BadProblem>(())
 //! ```
 
+pub mod cache;
 pub mod caps;
 pub mod device;
 pub mod dtype;

@@ -129,7 +129,7 @@ impl NvidiaQueue {
             return status.error().into();
         }
         let marks = self.timeline.marks();
-        let fault = self.launches.fault(self.done, marks, status.error(), self.device.timelines().lost());
+        let fault = self.launches.fault(self.done, marks, status.error(), Some(self.device.timelines().lost()));
         self.fault.insert(Box::new(fault)).as_ref().clone().into()
     }
 
@@ -172,10 +172,16 @@ impl NvidiaQueue {
             slot.write(piece);
             // SAFETY: the slot holds that many bytes and is lent to nobody else before its event is reached; `dst` is
             // borrowed now, and freed only after this queue is past the copy.
-            unsafe { self.enqueue_copy(to, slot.addr(), piece.len() as u64) }?;
-            let status = self.stream().record(slot.copied());
-            self.check(status)?;
-            device.staging().take_back(slot);
+            let copied = unsafe { self.enqueue_copy(to, slot.addr(), piece.len() as u64) };
+            let noted = copied.and_then(|()| {
+                let status = self.stream().record(slot.copied());
+                self.check(status)
+            });
+            match noted {
+                Ok(()) => device.staging().take_back(slot),
+                Err(_) => device.staging().write_off(slot),
+            }
+            noted?;
         }
         Ok(())
     }
@@ -241,16 +247,20 @@ impl Queue for NvidiaQueue {
         self.device.let_in(&from)?;
         let (context, stream, bytes) = (&self.context, self.stream().raw(), dst.bytes() as usize);
         let (to, of) = (context.raw(), from.context().raw());
+        let last = Event::untimed(context)?;
         context.enter()?;
         // SAFETY: both views have that many bytes; `dst` is freed after this queue is past the copy, and so is `src`,
         // because its device is told of the copy below.
         let status = unsafe { context.api().cuMemcpyPeerAsync(dst.addr(), to, src.addr(), of, bytes, stream) };
         self.check(status)?;
-        let last = Event::untimed(&self.context)?;
         let status = self.stream().record(&last);
-        self.check(status)?;
-        from.timelines().add_visitor(last);
-        Ok(())
+        if status.is_ok() {
+            from.timelines().add_visitor(last);
+        } else {
+            // Nobody may be told when the copy is done, so it has to be now.
+            self.synchronize()?;
+        }
+        self.check(status)
     }
 
     fn fill(&mut self, dst: SliceMut<'_>, byte: u8) -> Result<()> {

@@ -87,6 +87,12 @@ impl Staging {
         self.slots().free.push_back(slot);
     }
 
+    /// Drops a slot whose event is not behind the copy from it. The memory comes back when every queue is past what it was told.
+    pub(crate) fn write_off(&self, slot: Slot) {
+        drop(slot);
+        self.slots().made -= 1;
+    }
+
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -151,7 +151,7 @@ impl VulkanDevice {
         &self.logical
     }
 
-    pub(crate) fn timelines(&self) -> &Timelines {
+    pub(crate) fn timelines(&self) -> &Arc<Timelines> {
         &self.timelines
     }
 

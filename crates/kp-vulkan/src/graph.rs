@@ -119,8 +119,8 @@ impl Graph for Replay {
         queue.immediate("a replay")?;
         // The buffers it uses are alive, as the caller promises, and its own are kept with the submission.
         let kept: Kept = self.recorded.clone();
-        let flushed = queue.commands.flush(Some((self.recorded.buffer, kept)));
-        queue.checked(flushed)?;
+        let replayed = queue.commands.replay(self.recorded.buffer, kept);
+        queue.checked(replayed)?;
         queue.hazards().add_unknown();
         self.kernels.iter().for_each(|kernel| queue.launched(kernel));
         Ok(())

@@ -157,13 +157,14 @@ impl VulkanQueue {
         push: &P,
     ) -> Result<()> {
         self.usable()?;
-        let buffer = self.record_to()?;
-        if self.hazards().must_wait() {
-            commands::barrier(self.logical(), buffer);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { record(self.logical(), buffer, function, groups, push) };
-        self.recorded(name)
+        let must_wait = self.hazards().must_wait();
+        self.record(name, |device, buffer| {
+            if must_wait {
+                commands::barrier(device, buffer);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { record(device, buffer, function, groups, push) };
+        })
     }
 }
 

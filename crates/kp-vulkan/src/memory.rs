@@ -107,15 +107,17 @@ impl Memory {
         if let Some(held) = self.take(&mut state, size, kind) {
             return Ok(held);
         }
-        let made = self.make(size, kind).or_else(|status| match status.is_out_of_memory() {
-            true => {
-                // What is merely waiting for its queues may be enough, or what blocks keep unused.
-                self.collect(&mut state, true)?;
-                self.let_go(&mut state);
-                self.make(size, kind)
+        let mut made = self.make(size, kind);
+        if made.as_ref().is_err_and(|status| status.is_out_of_memory()) {
+            // What is merely waiting for its queues may be enough, or what blocks keep unused.
+            self.timelines.submit_all();
+            self.collect(&mut state, true).map_err(|status| status.refused(&self.lost))?;
+            if let Some(held) = self.take(&mut state, size, kind) {
+                return Ok(held);
             }
-            false => Err(status),
-        });
+            self.let_go(&mut state);
+            made = self.make(size, kind);
+        }
         match made {
             Ok(block) => state.pool(kind).insert(block),
             Err(status) if status.is_out_of_memory() => {
@@ -200,7 +202,7 @@ impl Memory {
         Ok(Block { memory, buffer, addr, host, ranges: Ranges::new(size) })
     }
 
-    /// Takes back what queues are past; waits for them if `all`, but not for what they have not submitted.
+    /// Takes back what queues are past; waits for them if `all`, but not for what they were told since and have not submitted.
     fn collect(&self, state: &mut State, all: bool) -> std::result::Result<(), Status> {
         while let Some(oldest) = state.dropped.front() {
             for (timeline, value) in &oldest.fences {

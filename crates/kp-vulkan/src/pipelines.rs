@@ -5,16 +5,13 @@ use crate::{
     shaders::Shader,
 };
 use ash::vk;
-use kp_hal::source_hash;
+use kp_hal::{cache, source_hash};
 use std::{
     collections::HashMap,
-    env, fs, io,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
-    process,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// A shader with its constants.
@@ -52,11 +49,12 @@ pub(crate) struct Pipelines {
 
 impl Pipelines {
     pub(crate) fn new(device: &Arc<Logical>) -> Result<Self, Status> {
-        let file = folder(|name| env::var_os(name)).map(|folder| folder.join(file_name(&device.seen.cache_uuid)));
-        let before =
-            file.as_deref().and_then(|file| unwrapped(&fs::read(file).ok()?).map(<[u8]>::to_vec)).unwrap_or_default();
+        let file = file(&device.seen.cache_uuid);
+        // Without it, or with one that is damaged, shaders are compiled again.
+        let before = file.as_deref().and_then(|file| read(file).ok()).unwrap_or_default();
         let info = vk::PipelineCacheCreateInfo::default().initial_data(&before);
-        // SAFETY: the device is alive; the data is what a driver of this identity wrote, whole; destroyed by `drop`.
+        // SAFETY: the device is alive; the data is what this user's processes had from a driver of this identity, whole, which the
+        // driver checks too; destroyed by `drop`.
         let cache = checked("vkCreatePipelineCache", unsafe { device.create_pipeline_cache(&info, None) })?;
         Ok(Self { device: device.clone(), cache, file, made: Mutex::default() })
     }
@@ -129,7 +127,7 @@ impl Pipelines {
         let Some(file) = &self.file else { return };
         // SAFETY: the cache is alive.
         let Ok(data) = (unsafe { self.device.get_pipeline_cache_data(self.cache) }) else { return };
-        if let Err(why) = write(file, &wrapped(&data)) {
+        if let Err(why) = cache::replace(file, &wrapped(&data)) {
             tracing::warn!(file = %file.display(), %why, "the pipeline cache is not kept");
         }
     }
@@ -153,6 +151,9 @@ impl Drop for Pipelines {
 const MAGIC: &[u8; 16] = b"kp vulkan cache1";
 const HEADER: usize = 32;
 
+/// Largest file that is read, in bytes; one that is cut there is not whole.
+const MOST_BYTES: u64 = 256 << 20;
+
 /// The file's form: magic, hash of the data, its length, the data. Drivers check whose data it is, few that it is whole.
 fn wrapped(data: &[u8]) -> Vec<u8> {
     let (hash, length) = (source_hash(data).to_le_bytes(), (data.len() as u64).to_le_bytes());
@@ -165,31 +166,23 @@ fn unwrapped(file: &[u8]) -> Option<&[u8]> {
     (header == &wrapped(data)[..HEADER]).then_some(data)
 }
 
-fn file_name(uuid: &[u8; 16]) -> String {
-    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+/// What an earlier device of this driver kept in `file`, if it is whole; nothing that goes wrong here is an error.
+fn read(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(file)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    unwrapped(&bytes).map(<[u8]>::to_vec).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is not whole"))
 }
 
-/// `vulkan` in the user's cache folder: `KP_CACHE_DIR`, else `kp` in `XDG_CACHE_HOME` or its default. `None` if
-/// `KP_CACHE_DIR` is empty or there is no such place.
-fn folder(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
-    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = match variable("KP_CACHE_DIR") {
-        Some(given) => (!given.is_empty()).then(|| PathBuf::from(given))?,
-        None => set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?.join("kp"),
-    };
-    Some(home.join("vulkan"))
-}
-
-/// Whole or not at all: beside it first, then renamed.
-fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    static TURN: AtomicU64 = AtomicU64::new(0);
-    let folder = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    fs::create_dir_all(folder)?;
-    let beside = folder.join(format!(".{}-{}", process::id(), TURN.fetch_add(1, Ordering::Relaxed)));
-    fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, file)).inspect_err(|_| {
-        // What is left of the attempt; that it cannot be removed either changes nothing.
-        let _ = fs::remove_file(&beside);
-    })
+/// The file of this driver's work, in a folder to which nobody else writes; what it holds is handed to the driver as code.
+fn file(uuid: &[u8; 16]) -> Option<PathBuf> {
+    let folder = cache::home()?.join("vulkan");
+    match cache::make_private(&folder) {
+        Ok(()) => Some(folder.join(uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>())),
+        Err(why) => {
+            tracing::warn!(folder = %folder.display(), %why, "the pipeline cache is not kept: set KP_CACHE_DIR");
+            None
+        }
+    }
 }
 
 #[cfg(test)]
@@ -207,29 +200,5 @@ mod tests {
             bad[at] ^= 1;
             assert_eq!(unwrapped(&bad), None, "byte {at} altered");
         }
-    }
-
-    #[test]
-    fn the_cache_is_where_the_user_says() {
-        let with = |set: &[(&str, &str)]| {
-            let set: HashMap<_, _> = set.iter().copied().collect();
-            folder(|name| set.get(name).map(|value| value.into()))
-        };
-        assert_eq!(with(&[("HOME", "/h")]), Some("/h/.cache/kp/vulkan".into()));
-        assert_eq!(with(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]), Some("/x/kp/vulkan".into()));
-        assert_eq!(with(&[("HOME", "/h"), ("KP_CACHE_DIR", "/k")]), Some("/k/vulkan".into()));
-        assert_eq!(with(&[("HOME", "/h"), ("KP_CACHE_DIR", "")]), None);
-        assert_eq!(with(&[]), None);
-    }
-
-    #[test]
-    fn files_are_written_whole() {
-        let folder = env::temp_dir().join(format!("kp-vulkan-{}", process::id()));
-        let file = folder.join("a/b");
-        write(&file, b"one").expect("a temporary folder");
-        write(&file, b"two").expect("a temporary folder");
-        assert_eq!(fs::read(&file).expect("just written"), b"two");
-        assert_eq!(fs::read_dir(folder.join("a")).expect("just made").count(), 1, "nothing is left beside it");
-        fs::remove_dir_all(folder).expect("just made");
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) device: &'a Arc<Logical>,
     pub(crate) pipelines: &'a Pipelines,
     pub(crate) memory: &'a Arc<Memory>,
-    pub(crate) timelines: &'a Timelines,
+    pub(crate) timelines: &'a Arc<Timelines>,
 }
 
 impl Asked<'_> {
@@ -59,16 +59,13 @@ impl Asked<'_> {
         let host = found.host().expect("pinned memory is the host's").cast::<u32>();
         let asked = || {
             let function = pipelines.function(build, false)?;
-            let timeline = timelines.start(device)?;
-            let mut commands = Commands::new(device, &timeline)?;
+            let commands = Commands::start(device, timelines)?;
             // SAFETY: the memory is this function's alone, 4 bytes on a boundary of more.
             unsafe { host.write(0) };
-            let buffer = commands.open()?;
+            let push = ProbePush { wrong: found.addr() };
             // SAFETY: the function takes these arguments; the memory outlives the wait below.
-            unsafe { record(device, buffer, function, groups, &ProbePush { wrong: found.addr() }) };
-            let finished = commands.finish();
-            timelines.end(&timeline);
-            finished
+            commands.record(|device, buffer| unsafe { record(device, buffer, function, groups, &push) })?;
+            commands.finish()
         };
         asked().map_err(Status::error)?;
         // SAFETY: as above, and the device is done with it.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 ///
 /// Dropping it waits for its work.
 pub struct VulkanQueue {
-    pub(crate) commands: Commands,
+    pub(crate) commands: Arc<Commands>,
     pub(crate) staging: Staging,
     pub(crate) scratch: Option<Arc<Held>>,
     pub(crate) recording: Option<Recording>,
@@ -32,7 +32,6 @@ pub struct VulkanQueue {
     /// The last mark known to be reached.
     done: u64,
     fault: Option<Box<Fault>>,
-    timeline: Arc<Timeline>,
     device: Arc<VulkanDevice>,
 }
 
@@ -40,15 +39,14 @@ impl VulkanQueue {
     pub(crate) fn new(device: Arc<VulkanDevice>) -> Result<Self> {
         let made = || -> std::result::Result<_, Status> {
             let logical = device.logical();
-            let timeline = device.timelines().start(logical)?;
-            let commands = Commands::new(logical, &timeline)?;
+            let commands = Commands::start(logical, device.timelines())?;
             let info =
                 vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(MARKS as u32);
             // SAFETY: the device is alive; destroyed by `drop`.
             let queries = checked("vkCreateQueryPool", unsafe { logical.create_query_pool(&info, None) })?;
-            Ok((timeline, commands, queries))
+            Ok((commands, queries))
         };
-        let (timeline, commands, queries) = made().map_err(|status: Status| status.refused(device.lost()))?;
+        let (commands, queries) = made().map_err(|status: Status| status.refused(device.lost()))?;
         Ok(Self {
             commands,
             staging: Staging::default(),
@@ -59,7 +57,6 @@ impl VulkanQueue {
             queries,
             done: 0,
             fault: None,
-            timeline,
             device,
         })
     }
@@ -68,12 +65,8 @@ impl VulkanQueue {
         &self.device
     }
 
-    pub(crate) fn logical(&self) -> &Logical {
-        self.device.logical()
-    }
-
     pub(crate) fn timeline(&self) -> &Arc<Timeline> {
-        &self.timeline
+        self.commands.timeline()
     }
 
     pub(crate) fn transfer(&self) -> Transfer {
@@ -115,10 +108,12 @@ impl VulkanQueue {
     /// The error for a call that failed: a refusal, or, from now on, the fault.
     #[cold]
     fn failed(&mut self, status: Status) -> Error {
-        if !status.is_lost() {
+        let lost = status.is_lost();
+        if !lost && !self.commands.is_broken() {
             return status.error().into();
         }
-        let fault = self.launches.fault(self.done, self.timeline.marks(), status.error(), self.device.lost());
+        let device = lost.then(|| self.device.lost());
+        let fault = self.launches.fault(self.done, self.timeline().marks(), status.error(), device);
         self.fault.insert(Box::new(fault)).as_ref().clone().into()
     }
 
@@ -127,31 +122,26 @@ impl VulkanQueue {
         result.map_err(|status| self.failed(status))
     }
 
-    /// The buffer that commands go to: of the recording if there is one.
+    /// Lets `record` record a command by name: to the recording if there is one, else to what is submitted next, which that may be.
     #[inline]
-    pub(crate) fn record_to(&mut self) -> Result<vk::CommandBuffer> {
-        if let Some(recording) = &self.recording {
-            return Ok(recording.buffer());
-        }
-        let opened = self.commands.open();
-        self.checked(opened)
-    }
-
-    /// Notes a command by name, which may submit it.
-    #[inline]
-    pub(crate) fn recorded(&mut self, name: &'static str) -> Result<()> {
+    pub(crate) fn record(
+        &mut self,
+        name: &'static str,
+        record: impl FnOnce(&Logical, vk::CommandBuffer),
+    ) -> Result<()> {
         if let Some(recording) = &mut self.recording {
+            record(self.device.logical(), recording.buffer());
             recording.kernels.push(name);
             return Ok(());
         }
         self.launched(name);
-        let added = self.commands.added();
-        self.checked(added)
+        let recorded = self.commands.record(record);
+        self.checked(recorded)
     }
 
     /// Notes a launch by name.
     pub(crate) fn launched(&mut self, name: &'static str) {
-        self.launches.note(name, self.timeline.marks());
+        self.launches.note(name, self.timeline().marks());
     }
 
     /// Refuses a call that has to finish now, or that names what was submitted, while recording.
@@ -170,7 +160,7 @@ impl VulkanQueue {
     fn finish(&mut self) -> Result<()> {
         let finished = self.commands.finish();
         self.checked(finished)?;
-        self.done = self.timeline.marks();
+        self.done = self.timeline().marks();
         self.hazards.passed();
         driver::complaint()
     }
@@ -191,6 +181,7 @@ impl Queue for VulkanQueue {
             // SAFETY: the place holds that many bytes and is given to nobody else before the copy is done; `dst` is borrowed
             // now, and freed only after this queue is past the copy.
             unsafe { self.enqueue_copy(to, place.addr, piece.len() as u64) }?;
+            self.placed();
         }
         Ok(())
     }
@@ -199,6 +190,8 @@ impl Queue for VulkanQueue {
         self.immediate("download")?;
         self.here("src", src.device())?;
         same_length(dst.len() as u64, src.bytes())?;
+        // A download that failed read nothing.
+        self.all_read();
         // All slots but one are on their way while the host waits for the first of them.
         const TURN: usize = 8 * SLOT_BYTES;
         for (turn, from) in dst.chunks_mut(TURN).zip((src.addr()..).step_by(TURN)) {
@@ -207,6 +200,7 @@ impl Queue for VulkanQueue {
                 let place = self.place_to_read(piece.len())?;
                 // SAFETY: `src` is borrowed until the queue is empty, below; the place is given to nobody else before.
                 unsafe { self.enqueue_copy(place.addr, from, piece.len() as u64) }?;
+                self.placed();
                 places.push(place);
             }
             self.finish()?;
@@ -234,28 +228,29 @@ impl Queue for VulkanQueue {
 
     fn mark(&mut self) -> Result<Point> {
         self.immediate("a mark")?;
-        let buffer = self.record_to()?;
-        let (device, queries, seq) = (self.device.logical(), self.queries, self.timeline.marks() + 1);
-        commands::barrier(device, buffer);
-        if device.seen.timestamp_bits > 0 {
-            let slot = (seq % MARKS) as u32;
-            // SAFETY: the buffer is being recorded to; the slot is of the pool, and its last use is earlier on this queue.
-            unsafe {
-                device.cmd_reset_query_pool(buffer, queries, slot, 1);
-                device.cmd_write_timestamp(buffer, vk::PipelineStageFlags::BOTTOM_OF_PIPE, queries, slot);
+        let (queries, seq) = (self.queries, self.timeline().marks() + 1);
+        let recorded = self.commands.record(|device, buffer| {
+            commands::barrier(device, buffer);
+            if device.seen.timestamp_bits > 0 {
+                let slot = (seq % MARKS) as u32;
+                // SAFETY: the buffer is being recorded to; the slot is of the pool, and its last use is earlier on this queue.
+                unsafe {
+                    device.cmd_reset_query_pool(buffer, queries, slot, 1);
+                    device.cmd_write_timestamp(buffer, vk::PipelineStageFlags::BOTTOM_OF_PIPE, queries, slot);
+                }
             }
-        }
-        self.hazards.passed();
-        let flushed = self.commands.flush(None);
+        });
+        let flushed = recorded.and_then(|()| self.commands.flush());
         self.checked(flushed)?;
-        self.timeline.mark(self.timeline.submitted());
-        Ok(Point { queue: self.timeline.number(), seq })
+        self.hazards.passed();
+        self.timeline().mark(self.timeline().submitted());
+        Ok(Point { queue: self.timeline().number(), seq })
     }
 
     fn wait(&mut self, point: Point) -> Result<()> {
         self.immediate("waiting for another queue")?;
         // What this queue was given before comes before anyway; a queue that is not found has no work left.
-        let other = self.device.timelines().find(point.queue).filter(|other| !Arc::ptr_eq(other, &self.timeline));
+        let other = self.device.timelines().find(point.queue).filter(|other| !Arc::ptr_eq(other, self.timeline()));
         let Some(other) = other else { return Ok(()) };
         let Some(value) = other.value_of(point.seq) else { return Ok(()) };
         let waits = self.commands.wait_for(other, value);
@@ -264,14 +259,14 @@ impl Queue for VulkanQueue {
 
     fn reached(&mut self, point: Point) -> Result<bool> {
         self.usable()?;
-        if point.queue != self.timeline.number() {
+        if point.queue != self.timeline().number() {
             return Ok(false);
         }
         if point.seq <= self.done {
             return Ok(true);
         }
-        let Some(value) = self.timeline.value_of(point.seq) else { return Ok(false) };
-        let reached = self.timeline.has_reached(value);
+        let Some(value) = self.timeline().value_of(point.seq) else { return Ok(false) };
+        let reached = self.timeline().has_reached(value);
         let reached = self.checked(reached)?;
         if reached {
             self.done = point.seq;
@@ -281,7 +276,7 @@ impl Queue for VulkanQueue {
 
     fn elapsed(&mut self, from: Point, to: Point) -> Result<Option<Nanos>> {
         self.usable()?;
-        let known = |point: Point| point.queue == self.timeline.number() && self.timeline.remembers(point.seq);
+        let known = |point: Point| point.queue == self.timeline().number() && self.timeline().remembers(point.seq);
         let device = self.device.logical();
         let bits = device.seen.timestamp_bits;
         if !known(from) || !known(to) || bits == 0 {
@@ -340,7 +335,6 @@ impl Drop for VulkanQueue {
     fn drop(&mut self) {
         // A failure to submit leaves nothing more under way; any other means that the device is lost, where nothing runs.
         let _ = self.commands.finish();
-        self.device.timelines().end(&self.timeline);
         // SAFETY: nothing that was submitted uses the pool any more.
         unsafe { self.device.logical().destroy_query_pool(self.queries, None) };
     }

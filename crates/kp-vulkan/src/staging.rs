@@ -46,8 +46,8 @@ impl VulkanQueue {
     pub(crate) fn place(&mut self, bytes: usize) -> Result<Place> {
         assert!(bytes <= SLOT_BYTES, "{bytes} bytes into a slot");
         let timeline = self.timeline().clone();
-        let submitted = timeline.submitted();
         if self.staging.0.back().is_none_or(|slot| SLOT_BYTES - slot.used < bytes) {
+            let submitted = timeline.submitted();
             let oldest = self.staging.0.front().filter(|slot| slot.until <= submitted && !slot.unread);
             let again = match oldest.map(|slot| slot.until) {
                 None => false,
@@ -72,10 +72,15 @@ impl VulkanQueue {
         let at = slot.used;
         // Copies are fastest from and to whole pieces of 16 bytes.
         slot.used = SLOT_BYTES.min((at + bytes).next_multiple_of(16));
-        slot.until = submitted + 1;
         // SAFETY: the slot is longer than that.
         let host = unsafe { slot.host.add(at) };
         Ok(Place { addr: slot.held.addr() + at as u64, host, bytes })
+    }
+
+    /// Notes that the copy which the last place was for is recorded.
+    pub(crate) fn placed(&mut self) {
+        let until = self.timeline().promised();
+        self.staging.0.back_mut().expect("it has the place").until = until;
     }
 
     /// The same for a copy to the host: it stays nobody else's until [`Self::all_read`].

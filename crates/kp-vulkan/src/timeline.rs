@@ -1,12 +1,15 @@
 //! How far each queue is: a timeline semaphore for each, whose value grows by one with every submission.
 
-use crate::driver::{Logical, Status, checked};
+use crate::{
+    commands::Commands,
+    driver::{Logical, Status, checked},
+};
 use ash::vk;
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        Arc, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -23,6 +26,8 @@ pub(crate) struct Timeline {
     submitted: AtomicU64,
     /// The last value seen.
     reached: AtomicU64,
+    /// Nothing more will be submitted.
+    given_up: AtomicBool,
     marks: AtomicU64,
     /// The value of mark `seq`, at `seq % MARKS`.
     values: Box<[AtomicU64]>,
@@ -36,7 +41,8 @@ impl Timeline {
         let semaphore = checked("vkCreateSemaphore", unsafe { device.create_semaphore(&info, None) })?;
         let values = (0..MARKS).map(|_| AtomicU64::new(0)).collect();
         let [promised, submitted, reached, marks] = [const { AtomicU64::new(0) }; 4];
-        Ok(Self { device, number, semaphore, promised, submitted, reached, marks, values })
+        let given_up = AtomicBool::new(false);
+        Ok(Self { device, number, semaphore, promised, submitted, reached, given_up, marks, values })
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -45,6 +51,11 @@ impl Timeline {
 
     pub(crate) fn semaphore(&self) -> vk::Semaphore {
         self.semaphore
+    }
+
+    /// The value that comes after everything that the queue was told.
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Acquire)
     }
 
     /// Notes that there is work which the next submission will carry.
@@ -63,11 +74,18 @@ impl Timeline {
         self.submitted.load(Ordering::Acquire)
     }
 
-    /// Whether the device has come to `value`.
+    /// Notes that what was promised beyond the last submission will never be, and nothing after it.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+    }
+
+    /// Whether the device has come to `value`, or to the last that it ever will.
     ///
     /// # Errors
     /// What the driver says of a device that is lost.
     pub(crate) fn has_reached(&self, value: u64) -> Result<bool, Status> {
+        let last = if self.given_up.load(Ordering::Acquire) { self.submitted() } else { u64::MAX };
+        let value = value.min(last);
         if self.reached.load(Ordering::Acquire) >= value {
             return Ok(true);
         }
@@ -135,47 +153,72 @@ impl fmt::Debug for Timeline {
     }
 }
 
-/// The timelines of a device's queues.
-#[derive(Debug, Default)]
+/// The timelines of a device's queues, and who moves them on.
+#[derive(Default)]
 pub(crate) struct Timelines {
-    live: RwLock<Vec<Arc<Timeline>>>,
-    last: Mutex<u32>,
+    live: RwLock<Vec<Live>>,
+    last: AtomicU32,
+}
+
+struct Live {
+    timeline: Arc<Timeline>,
+    commands: Weak<Commands>,
 }
 
 impl Timelines {
-    /// One for a new queue.
+    /// One for a new queue, which none knows of before [`Self::add`].
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn start(&self, device: &Arc<Logical>) -> Result<Arc<Timeline>, Status> {
-        let number = {
-            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            *last += 1;
-            *last
-        };
-        let timeline = Arc::new(Timeline::new(device.clone(), number)?);
-        self.live.write().unwrap_or_else(PoisonError::into_inner).push(timeline.clone());
-        Ok(timeline)
+    pub(crate) fn make(&self, device: &Arc<Logical>) -> Result<Arc<Timeline>, Status> {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(Arc::new(Timeline::new(device.clone(), number)?))
+    }
+
+    /// Adds the timeline of `commands`.
+    pub(crate) fn add(&self, commands: &Arc<Commands>) {
+        let (timeline, commands) = (commands.timeline().clone(), Arc::downgrade(commands));
+        self.live.write().unwrap_or_else(PoisonError::into_inner).push(Live { timeline, commands });
     }
 
     /// Forgets the timeline of a queue that is gone and has no work left.
     pub(crate) fn end(&self, timeline: &Arc<Timeline>) {
-        self.live.write().unwrap_or_else(PoisonError::into_inner).retain(|one| !Arc::ptr_eq(one, timeline));
+        self.live.write().unwrap_or_else(PoisonError::into_inner).retain(|one| !Arc::ptr_eq(&one.timeline, timeline));
     }
 
     /// The timeline of queue `number`, if the queue is alive.
     pub(crate) fn find(&self, number: u32) -> Option<Arc<Timeline>> {
-        self.live.read().unwrap_or_else(PoisonError::into_inner).iter().find(|one| one.number == number).cloned()
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        live.iter().map(|one| &one.timeline).find(|one| one.number == number).cloned()
     }
 
     /// What must be reached before everything that queues were told so far is done; empty if it is.
     pub(crate) fn fences(&self) -> Vec<(Arc<Timeline>, u64)> {
         let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
-        let fence = |one: &Arc<Timeline>| {
-            let promised = one.promised.load(Ordering::Acquire);
+        let fence = |one: &Live| {
+            let promised = one.timeline.promised();
             // A device that is lost reaches nothing, and never gives memory out again.
-            (!one.has_reached(promised).unwrap_or(false)).then(|| (one.clone(), promised))
+            (!one.timeline.has_reached(promised).unwrap_or(false)).then(|| (one.timeline.clone(), promised))
         };
         live.iter().filter_map(fence).collect()
+    }
+
+    /// Submits what queues were told and keep back.
+    pub(crate) fn submit_all(&self) {
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        // Kept alive beyond the lock: the last to drop one takes it from the list.
+        let all: Vec<_> = live.iter().filter_map(|one| one.commands.upgrade()).collect();
+        drop(live);
+        for commands in all {
+            // A queue that cannot says so to its owner.
+            let _ = commands.flush();
+        }
+    }
+}
+
+impl fmt::Debug for Timelines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        f.debug_list().entries(live.iter().map(|one| &one.timeline)).finish()
     }
 }

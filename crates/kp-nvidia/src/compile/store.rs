@@ -12,15 +12,13 @@
 //! ```
 
 use super::{Compiled, Key};
+use kp_hal::cache;
 use sha2::{Digest, Sha256};
 use std::{
-    env,
-    ffi::OsString,
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    fs::{self, File},
+    io::{self, Read},
     path::{Path, PathBuf},
-    process,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -47,7 +45,7 @@ impl Store {
     ///
     /// `None` if `KP_CACHE_DIR` is empty, there is no such place, or the folder cannot be trusted, which is logged.
     pub fn process() -> Option<Self> {
-        Self::open(&home(|name| env::var_os(name))?.join("cubin"))
+        Self::open(&cache::home()?.join("cubin"))
     }
 
     /// In `folder`, made if it is missing. `None`, with a warning, if it cannot be made or others may write to it.
@@ -56,7 +54,7 @@ impl Store {
     }
 
     pub(super) fn bounded(folder: &Path, most_bytes: u64) -> Option<Self> {
-        match make_private(folder) {
+        match cache::make_private(folder) {
             Ok(()) => Some(Self { folder: folder.to_owned(), most_bytes, gave_up: AtomicBool::new(false) }),
             Err(why) => {
                 tracing::warn!(folder = %folder.display(), %why, "compiled kernels are not kept: set KP_CACHE_DIR");
@@ -87,32 +85,14 @@ impl Store {
     }
 
     /// Keeps `compiled` under `key`, and removes what was not used for longest if the folder grew too large.
-    ///
-    /// The file is written beside its place and renamed, so that a reader sees all of it or none. Not synced: what a
-    /// crash leaves is found out by its checksum.
     pub fn write(&self, key: &Key, compiled: &Compiled) {
         if self.gave_up.load(Ordering::Relaxed) {
             return;
         }
-        if let Err(why) = self.replace(key, &encode(key, compiled)).and_then(|()| self.prune()) {
+        if let Err(why) = cache::replace(&self.path(key), &encode(key, compiled)).and_then(|()| self.prune()) {
             self.gave_up.store(true, Ordering::Relaxed);
             tracing::warn!(folder = %self.folder.display(), %why, "compiled kernels are not kept from now on");
         }
-    }
-
-    fn replace(&self, key: &Key, bytes: &[u8]) -> io::Result<()> {
-        static WRITES: AtomicU64 = AtomicU64::new(0);
-        let write = WRITES.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.folder.join(format!("{key}.{}.{write}.tmp", process::id()));
-        let write = || {
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true);
-            #[cfg(unix)]
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-            options.open(&temporary)?.write_all(bytes)?;
-            fs::rename(&temporary, self.path(key))
-        };
-        write().inspect_err(|_| drop(fs::remove_file(&temporary)))
     }
 
     /// Removes files, the longest unused first, until the folder is a quarter below its bound; and what crashes left.
@@ -125,7 +105,7 @@ impl Store {
             let Ok(about) = fs::symlink_metadata(&path) else { continue };
             let used = about.modified()?;
             let age = now.duration_since(used).unwrap_or_default();
-            if path.extension().is_some_and(|extension| extension == "tmp") {
+            if path.extension().is_some_and(|extension| extension == cache::UNFINISHED) {
                 if age > ABANDONED {
                     drop(fs::remove_file(&path));
                 }
@@ -198,47 +178,6 @@ fn decode(key: &Key, bytes: &[u8]) -> io::Result<Compiled> {
     let (cubin, log) = split.ok_or_else(|| bad(format!("a cubin of {length} bytes in {}", body.len())))?;
     let log = std::str::from_utf8(log).map_err(|why| bad(why.to_string()))?;
     Ok(Compiled { cubin: cubin.to_vec(), log: log.to_owned() })
-}
-
-/// kp's folder for what can be made again; an empty `KP_CACHE_DIR` means none.
-fn home(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(folder) = var("KP_CACHE_DIR") {
-        return Some(PathBuf::from(folder)).filter(|folder| !folder.as_os_str().is_empty());
-    }
-    let cache = if cfg!(windows) {
-        set("LOCALAPPDATA")
-    } else {
-        // The specification of cache folders ignores relative ones.
-        let stated = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-        stated.or_else(|| set("HOME").map(|home| home.join(".cache")))
-    };
-    cache.map(|cache| cache.join("kp"))
-}
-
-/// Makes the folder and what is above it, or checks that nobody else can put files into the one that is there.
-#[cfg(unix)]
-fn make_private(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let about = fs::metadata(folder)?;
-    let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    if about.mode() & 0o022 != 0 {
-        return refused(format!("others may write to it: its mode is {:03o}, expected 700", about.mode() & 0o777));
-    }
-    // The owner of a process's own entry in /proc is its user; systems without it have only the check above.
-    match fs::metadata("/proc/self") {
-        Ok(process) if process.uid() != about.uid() => {
-            refused(format!("it belongs to user {}, and this process to {}", about.uid(), process.uid()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Folders below a user's profile are the user's own.
-#[cfg(not(unix))]
-fn make_private(folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder)
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::compile::tests::Scratch;
-use std::process::{Command, Stdio};
+use std::{
+    env,
+    process::{self, Command, Stdio},
+};
 
 fn key(byte: u8) -> Key {
     Key([byte; 32])
@@ -205,22 +208,6 @@ fn a_full_disk_is_said_once_and_leaves_nothing() {
     let said = said(process(&folder, true));
     assert!(said.contains("warned 1") && said.contains("absent"), "{said}");
     assert!(files(&folder).is_empty(), "half a file was left: {:?}", files(&folder));
-}
-
-#[test]
-fn the_environment_names_the_folder() {
-    let home = |vars: &[(&str, &str)]| {
-        home(|name| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()))
-            .map(|path| path.display().to_string())
-    };
-    assert_eq!(home(&[("KP_CACHE_DIR", "/k"), ("HOME", "/h")]).as_deref(), Some("/k"));
-    assert_eq!(home(&[("KP_CACHE_DIR", ""), ("HOME", "/h")]), None, "empty turns it off");
-    if cfg!(unix) {
-        assert_eq!(home(&[("HOME", "/h")]).as_deref(), Some("/h/.cache/kp"));
-        assert_eq!(home(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]).as_deref(), Some("/x/kp"));
-        assert_eq!(home(&[("HOME", "/h"), ("XDG_CACHE_HOME", "x")]).as_deref(), Some("/h/.cache/kp"));
-    }
-    assert_eq!(home(&[]), None);
 }
 
 /// The warnings that `act` logs on this thread.

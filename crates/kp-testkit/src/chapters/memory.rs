@@ -13,6 +13,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("of other lengths is refused", lengths),
     ("that is pinned is seen by the host", pinned),
     ("that does not exist is refused and the device goes on", exhausted),
+    ("that nobody holds comes back, also from a queue that was told no more", comes_back),
     ("outlives its queue and its device's other handles", outlives),
 ];
 
@@ -119,6 +120,19 @@ fn exhausted(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Fa
     let mut got = [0; 64];
     queue.download(&mut got, buffer.slice())?;
     ensure(got == [9; 64], || "after running out of memory, a fill did not arrive".into())
+}
+
+fn comes_back(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {
+    let mut queues = [device.clone().queue()?, device.clone().queue()?];
+    // As much as the device has is allocated four times, and little of it touched.
+    let bytes = (device.memory()?.total / 8).min(device.info().caps.max_buffer_bytes);
+    for queue in &mut queues {
+        for _ in 0..16 {
+            let mut buffer = device.clone().alloc(bytes, MemoryKind::Device)?;
+            queue.fill(buffer.slice_mut().at(0..4096), 1)?;
+        }
+    }
+    Ok(())
 }
 
 fn outlives(backend: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {
