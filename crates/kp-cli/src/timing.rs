@@ -227,12 +227,12 @@ fn replayed<O: Op>(
     kind: DeviceKind,
     Times { budget, warm }: Times,
 ) -> Result<Vec<f64>> {
-    let args = set.args::<O>(host)?;
+    let mut args = set.args::<O>(host)?;
     let one = (0..3)
         .map(|_| timed(kind, queue, |queue| Ok(plan.launch(queue, &args)?)))
         .try_fold(f64::INFINITY, |least, ns| ns.map(|ns| least.min(ns)))?;
     let times = RECORDING.as_nanos().div_ceil((one as u128).max(20)).clamp(RECORDED, 10_000) as u32;
-    let recording = plan.record(queue, &args, times)?;
+    let recording = plan.record(queue, &mut args, times)?;
     let start = Instant::now();
     while start.elapsed() < warm {
         recording.replay(queue)?;

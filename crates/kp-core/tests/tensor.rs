@@ -125,6 +125,13 @@ fn shapes_that_do_not_fit_are_refused_in_words() {
         refusal(Tensor::cat(&[&a, &b])),
         "cat: the first is 4x5 f32, another is 6x7 f32: they may differ in the first dimension only"
     );
+    let nibbles =
+        |rows: usize| Tensor::from_bytes(&e, &[rows], DType::I4, &[0x21; 2][..rows.div_ceil(2)]).expect("codes");
+    assert_eq!(
+        refusal(Tensor::cat(&[&nibbles(3), &nibbles(3)])),
+        "cat: a part is 3 i4, the last is 3 i4: 4-bit codes of all but the last must fill their bytes"
+    );
+    assert_eq!(Tensor::cat(&[&nibbles(2), &nibbles(3)]).expect("whole bytes").shape(), [5]);
     assert_eq!(refusal(Tensor::cat(&[])), "cat: the parts is none: there must be at least one");
     let norm = Norm { kind: NormKind::Rms, eps: f32::NAN, weight: None, bias: None };
     assert_eq!(refusal(a.norm(norm)), "eps must be a finite number, got `NaN`");

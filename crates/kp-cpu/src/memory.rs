@@ -332,6 +332,17 @@ pub(crate) fn numbers_mut<T: Number>(bytes: &mut [u8]) -> &mut [T] {
     numbers
 }
 
+/// Scratch as numbers to read.
+///
+/// # Panics
+/// As [`numbers_mut`].
+pub(crate) fn numbers_of<T: Number>(bytes: &[u8]) -> &[T] {
+    // SAFETY: any bytes are a `T`.
+    let (before, numbers, after) = unsafe { bytes.align_to() };
+    assert!(before.is_empty() && after.is_empty(), "scratch is cut at multiples of its numbers' size");
+    numbers
+}
+
 /// The pointer an address stands for; any aligned one for no bytes, whose address may be anything.
 fn pointer(addr: u64, bytes: u64) -> *mut u8 {
     if bytes == 0 { NonNull::dangling().as_ptr() } else { std::ptr::with_exposed_provenance_mut(addr as usize) }

@@ -117,11 +117,12 @@ impl<O: Op> Plan<O> {
         unsafe { self.code.launch(queue, args) }
     }
 
-    /// Records `times` launches with the same arguments, to be replayed as often as wanted.
+    /// Records `times` launches with the same arguments, to be replayed as often as wanted. The arguments are borrowed for as long as
+    /// the recording is there, and for it alone: it may be replayed on another thread.
     ///
     /// # Errors
     /// As `launch`; `NotCapturable` on backends without graphs.
-    pub fn record<'a>(&self, queue: &mut dyn Queue, args: &'a O::Args<'_>, times: u32) -> Result<Recording<'a>> {
+    pub fn record<'a>(&self, queue: &mut dyn Queue, args: &'a mut O::Args<'_>, times: u32) -> Result<Recording<'a>> {
         if self.scratch_bytes > 0 {
             queue.reserve_scratch(self.scratch_bytes)?;
         }

@@ -3,7 +3,7 @@
 //! addresses (Vulkan: `bufferDeviceAddress`, core since 1.2).
 
 use crate::device::DeviceId;
-use std::{fmt, marker::PhantomData, ops::Range, ptr::NonNull, sync::Arc};
+use std::{cell::Cell, fmt, marker::PhantomData, ops::Range, ptr::NonNull, sync::Arc};
 
 /// Where a buffer lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -83,10 +83,17 @@ pub struct Slice<'a> {
 }
 
 /// An exclusive view of device memory.
+///
+/// Another thread may be given it, but not share it: a launch takes arguments by shared reference, and two at once would both write.
+///
+/// ```compile_fail
+/// fn may_be_shared<T: Sync>() {}
+/// may_be_shared::<kp_hal::SliceMut<'static>>();
+/// ```
 #[derive(Debug)]
 pub struct SliceMut<'a> {
     raw: Raw,
-    life: PhantomData<&'a mut Buffer>,
+    life: PhantomData<(&'a mut Buffer, Cell<()>)>,
 }
 
 macro_rules! view {

@@ -51,8 +51,8 @@ fn measure(device: &Arc<dyn Device>, rounds: usize) {
         queue.sync().expect("no fault");
     });
     let mut queue = device.clone().queue().expect("a queue");
-    let args = CastArgs { x: x.slice(), y: y.slice_mut() };
-    let graph = plan.record(&mut *queue, &args, 100).expect("a recording");
+    let mut args = CastArgs { x: x.slice(), y: y.slice_mut() };
+    let graph = plan.record(&mut *queue, &mut args, 100).expect("a recording");
     for calls in [1, 10, 100] {
         let times: Vec<_> =
             (0..rounds).map(|_| timed(&mut *queue, calls, |queue| graph.replay(queue).expect("no fault"))).collect();

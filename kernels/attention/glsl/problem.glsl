@@ -102,7 +102,7 @@ layout(push_constant, std430) uniform Push {
     // Of the longest sequence.
     uint q_len;
     uint kv_len;
-    // Tokens of all sequences, if packed.
+    // Tokens of all sequences, if packed; pages, if paged.
     uint q_total;
     uint kv_total;
     // Parts that each sequence's keys are cut into.
@@ -143,18 +143,32 @@ struct Sequence {
     uint first_key;
 };
 
+// Number `i` of those that say where tokens are: none is past `most`, whatever they are.
+uint number_at(uint which, uint64_t i, uint most) {
+    const int x = int(word_at(which, i));
+    return x < 0 ? 0u : min(uint(x), most);
+}
+
+// The first of a packed sequence's tokens and how many there are, of `total` in all, of which `most` in one sequence.
+uvec2 span(uint which, uint sequence, uint total, uint most) {
+    const uint first = number_at(which, sequence, total);
+    return uvec2(first, min(max(number_at(which, sequence + 1u, total), first) - first, most));
+}
+
 Sequence sequence(uint number) {
     Sequence s = Sequence(number, q_len, kv_len, 0u, 0u);
     if (LENS == LENS_PACKED) {
-        s.first_query = word_at(AT_Q_OFFSETS, number);
-        s.queries = word_at(AT_Q_OFFSETS, number + 1u) - s.first_query;
+        const uvec2 queries = span(AT_Q_OFFSETS, number, q_total, q_len);
+        s.first_query = queries.x;
+        s.queries = queries.y;
         if (PAGE == 0u) {
-            s.first_key = word_at(AT_KV_OFFSETS, number);
-            s.keys = word_at(AT_KV_OFFSETS, number + 1u) - s.first_key;
+            const uvec2 keys = span(AT_KV_OFFSETS, number, kv_total, kv_len);
+            s.first_key = keys.x;
+            s.keys = keys.y;
         }
     }
     if (LENS == LENS_PADDED || PAGE != 0u) {
-        s.keys = word_at(AT_KV_LENS, number);
+        s.keys = PAGE != 0u && kv_total == 0u ? 0u : number_at(AT_KV_LENS, number, kv_len);
     }
     return s;
 }
@@ -167,7 +181,7 @@ uvec3 query_token(Sequence s, uint query) {
 uvec3 key_token(Sequence s, uint key) {
     if (PAGE != 0u) {
         const uint64_t row = uint64_t(s.number) * ((kv_len + PAGE - 1u) / PAGE);
-        return uvec3(word_at(AT_PAGES, row + key / PAGE), key % PAGE, PAGE);
+        return uvec3(number_at(AT_PAGES, row + key / PAGE, kv_total - 1u), key % PAGE, PAGE);
     }
     return LENS == LENS_PACKED ? uvec3(0u, s.first_key + key, kv_total) : uvec3(s.number, key, kv_len);
 }

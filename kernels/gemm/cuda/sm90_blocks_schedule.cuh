@@ -16,14 +16,17 @@ struct Schedule {
 
     static KP_FN i32 units_m(i32 rows) { return (rows + BM * CLUSTER_M - 1) / (BM * CLUSTER_M); }
 
+    // Entry `i` of `groups`; none is past the last row, whatever they are.
+    KP_FN i32 number(i32 i) const { return min(max(args.groups[i], 0), args.m); }
+
     // Moves on to the group that `unit` is in; whole warps only. 32 groups at a time, since they may be empty.
     KP_FN bool find_group() {
         first += units;
         for (i32 base = group + 1; base < args.batch; base += 32) {
             i32 g = base + (i32)ptx::lane(), start = 0, size = 0;
             if (g < args.batch) {
-                size = args.groups[g];
-                if (GROUPING == 1) start = size, size = args.groups[g + 1] - start;
+                size = number(g);
+                if (GROUPING == 1) start = size, size = max(number(g + 1) - start, 0);
             }
             i32 here = units_m(size) * units_n, sum = here;
 #pragma unroll

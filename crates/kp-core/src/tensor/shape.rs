@@ -133,6 +133,11 @@ impl Tensor {
             }
             rows += part.shape()[0];
         }
+        let (last, before) = parts.split_last().expect("there is a first");
+        if let Some(part) = before.iter().find(|part| !part.len().is_multiple_of(part.dtype().per_byte() as usize)) {
+            let is = [("a part", part.describe()), ("the last", last.describe())];
+            return Err(refuse(OP, is, "4-bit codes of all but the last must fill their bytes"));
+        }
         let shape: Vec<usize> = std::iter::once(rows).chain(first.shape()[1..].iter().copied()).collect();
         let mut out = Output::new(&first.engine, &shape, first.dtype())?;
         let mut at = 0;

@@ -15,7 +15,7 @@ use super::{
     chunk::Inputs,
     fours::{CHUNK, Chunk, FOUR, LD, Numbers, STEP, arrange, settle, together},
     order::Order,
-    places::{Dims, Places, Rows, lse_index},
+    places::{Dims, Places, Rows, ascending, lse_index},
     plan::SOURCES,
     product::LANES,
     sight::Tile,
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     kernel::{self, Output, input, optional},
-    memory::{cut, numbers_mut},
+    memory::{cut, numbers_mut, numbers_of},
     numbers,
     rows::{largest, sum},
     simd::{Avx2, Avx512, Baseline, Isa, Work, arith::Arith},
@@ -110,6 +110,8 @@ impl Launch<Attention> for Code {
         };
         let [blocks, slopes, sinks] = options;
         let [q_offsets, kv_offsets, kv_lens, page_table] = places;
+        // Rows of O are different threads'.
+        let [q_offsets, kv_offsets] = &[q_offsets, kv_offsets].map(ascending);
         // SAFETY: as above.
         let (o, lse) = unsafe { (Output::new(&args.o), Output::optional(&args.lse)) };
         let run = Run {
@@ -309,17 +311,36 @@ impl Run<'_> {
         self.split::<Avx512, true>(index, room, tiles);
     }
 
-    /// What split `unit` found.
+    /// The bytes for what split `unit` finds: they lie apart, behind the rooms.
+    fn place(&self, unit: usize) -> Range<usize> {
+        let [room, numbers] = self.shape.numbers();
+        let first = 4 * (threads::count() * room + unit * numbers);
+        first..first + 4 * numbers
+    }
+
+    /// What split `unit` finds.
     ///
     /// # Safety
-    /// One at a time for each, or only to be read.
+    /// One at a time for each.
     unsafe fn state(&self, unit: usize) -> State<'_> {
-        let (shape, [room, numbers]) = (self.shape, self.shape.numbers());
-        let first = 4 * (threads::count() * room + unit * numbers);
-        // SAFETY: results lie apart, behind the rooms.
-        let mut rest = unsafe { self.scratch.part(first..first + 4 * numbers) };
-        let (max, sum) = cut::<f32>(&mut rest, (2 * shape.rows()).next_multiple_of(LANES)).split_at_mut(shape.rows());
-        State { max, sum: &mut sum[..shape.rows()], acc: cut(&mut rest, shape.rows() * shape.dims.v_width) }
+        let (rows, v_width) = (self.shape.rows(), self.shape.dims.v_width);
+        // SAFETY: the caller's promise.
+        let state = numbers_mut(unsafe { self.scratch.part(self.place(unit)) });
+        let (ends, acc) = state.split_at_mut((2 * rows).next_multiple_of(LANES));
+        let (max, sum) = ends.split_at_mut(rows);
+        State { max, sum: &mut sum[..rows], acc: &mut acc[..rows * v_width] }
+    }
+
+    /// What split `unit` found of a row: its largest score, the sum of its shares and that of V by them.
+    ///
+    /// # Safety
+    /// The splits have been taken.
+    unsafe fn found(&self, unit: usize, row: usize) -> (f32, f32, &[f32]) {
+        let (rows, v_width) = (self.shape.rows(), self.shape.dims.v_width);
+        // SAFETY: nothing writes what was found any more.
+        let state = numbers_of::<f32>(unsafe { self.scratch.shared(self.place(unit)) });
+        let acc = (2 * rows).next_multiple_of(LANES) + row * v_width;
+        (state[row], state[rows + row], &state[acc..acc + v_width])
     }
 
     /// The query of sequence `b` in the heads of key head `head`.
@@ -442,19 +463,18 @@ impl Run<'_> {
         let bytes = rows.dtype.bits() as usize;
         for i in 0..tile.rows {
             let (head, row) = (tile.kv_head * group + i, unit % heads * group + i);
-            // SAFETY: nothing writes results any more.
-            let states = (0..splits).map(|split| unsafe { self.state(unit / heads * splits + split) });
+            // SAFETY: this is the round after that of the splits.
+            let found = (0..splits).map(|split| unsafe { self.found(unit / heads * splits + split, row) });
             let sink = if self.sinks.is_empty() { f32::NEG_INFINITY } else { self.sink(head) };
-            let most =
-                states.clone().fold(sink, |most, state| if state.max[row] > most { state.max[row] } else { most });
+            let most = found.clone().fold(sink, |most, (max, ..)| if max > most { max } else { most });
             let base = base(most);
             let mut sum = (sink - base).exp2_of::<Baseline>();
             let out = &mut numbers_mut::<f32>(room.rows)[..dims.v_width];
             out.fill(0.0);
-            for state in states {
-                let share = (state.max[row] - base).exp2_of::<Baseline>();
-                sum += state.sum[row] * share;
-                out.iter_mut().zip(&state.acc[row * dims.v_width..]).for_each(|(out, &x)| *out += x * share);
+            for (max, of_split, acc) in found {
+                let share = (max - base).exp2_of::<Baseline>();
+                sum += of_split * share;
+                out.iter_mut().zip(acc).for_each(|(out, &x)| *out += x * share);
             }
             if self.by.rounds() {
                 settle(&self.inputs.v, out);

@@ -9,7 +9,7 @@ use kp_hal::{
     DType,
     op::{AttentionSpec, Format, Kv, Lens, Scheme},
 };
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 /// A token as an operand stores it: sequence (or page) and place in it.
 pub(crate) type Token = (usize, usize);
@@ -228,12 +228,35 @@ pub(crate) struct Sequence<'a> {
     /// Its first query and first key, as stored.
     q: Token,
     kv: Token,
-    /// Tokens of a page and this sequence's pages, if paged.
-    pages: Option<(usize, &'a [u8])>,
+    paged: Option<Paged<'a>>,
+}
+
+/// Where a sequence's keys are, if in pages.
+#[derive(Clone, Copy)]
+struct Paged<'a> {
+    /// Tokens of a page.
+    page: usize,
+    /// The numbers of this sequence's pages.
+    table: &'a [u8],
+    /// The last that there is.
+    last: i32,
+}
+
+/// Offsets of packed sequences such that no two have a token in common: each at least the largest before it.
+pub(crate) fn ascending(offsets: &[u8]) -> Cow<'_, [u8]> {
+    let count = offsets.len() / 4;
+    if (1..count).all(|i| index(offsets, i - 1) <= index(offsets, i)) {
+        return Cow::Borrowed(offsets);
+    }
+    let largest = (0..count).scan(0, |largest, i| {
+        *largest = index(offsets, i).max(*largest);
+        Some(*largest)
+    });
+    Cow::Owned(largest.flat_map(i32::to_le_bytes).collect())
 }
 
 impl<'a> Places<'a> {
-    /// Sequence `b`. Lengths beyond what the problem promises are cut to it.
+    /// Sequence `b`. Lengths and pages beyond what the problem promises are cut to it.
     pub(crate) fn sequence(&self, b: usize) -> Sequence<'a> {
         let spec = self.spec;
         let (q_max, kv_max) = (spec.q_len as usize, spec.kv_len as usize);
@@ -249,10 +272,12 @@ impl<'a> Places<'a> {
             }
             _ => ((b, 0), q_max),
         };
-        let (kv, kv_len, pages) = match (spec.storage, spec.lens) {
-            (Kv::Paged { page, .. }, _) => {
+        let (kv, kv_len, paged) = match (spec.storage, spec.lens) {
+            (Kv::Paged { page, pages }, _) => {
                 let row = kv_max.div_ceil(page as usize) * 4;
-                ((0, 0), lens(), Some((page as usize, &self.page_table[b * row..(b + 1) * row])))
+                let table = &self.page_table[b * row..(b + 1) * row];
+                let (len, last) = if pages == 0 { (0, 0) } else { (lens(), (pages - 1).min(i32::MAX as u32) as i32) };
+                ((0, 0), len, Some(Paged { page: page as usize, table, last }))
             }
             (Kv::Dense, Lens::Packed { kv_total, .. }) => {
                 let (first, len) = offsets(self.kv_offsets, kv_total);
@@ -261,7 +286,7 @@ impl<'a> Places<'a> {
             (Kv::Dense, Lens::Padded) => ((b, 0), lens(), None),
             (Kv::Dense, Lens::Fixed) => ((b, 0), kv_max, None),
         };
-        Sequence { b, q_len, kv_len, q, kv, pages }
+        Sequence { b, q_len, kv_len, q, kv, paged }
     }
 }
 
@@ -274,8 +299,8 @@ impl Sequence<'_> {
     /// Key `k` as K and V store it.
     #[inline(always)]
     pub(crate) fn key(&self, k: usize) -> Token {
-        match self.pages {
-            Some((page, table)) => (index(table, k / page) as usize, k % page),
+        match self.paged {
+            Some(Paged { page, table, last }) => (index(table, k / page).clamp(0, last) as usize, k % page),
             None => (self.kv.0, self.kv.1 + k),
         }
     }
@@ -289,7 +314,7 @@ impl Sequence<'_> {
                 return None;
             }
             let (at, token) = (next - keys.start, self.key(next));
-            let room = self.pages.map_or(usize::MAX, |(page, _)| page - token.1);
+            let room = self.paged.map_or(usize::MAX, |paged| paged.page - token.1);
             let count = room.min(keys.end - next);
             next += count;
             Some((at, token, count))
@@ -305,4 +330,22 @@ impl Sequence<'_> {
 /// Where the log-sum-exp of a query lies: `[sequences][heads][len]` whatever the layout.
 pub(crate) fn lse_index(spec: &AttentionSpec, (sequence, token): Token, head: usize) -> usize {
     (sequence * spec.q_heads as usize + head) * spec.q_extent().1 as usize + token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_sequences_share_a_token() {
+        let raised = |offsets: &[i32]| {
+            let bytes: Vec<u8> = offsets.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let raised = ascending(&bytes).into_owned();
+            (0..offsets.len()).map(|i| index(&raised, i)).collect::<Vec<_>>()
+        };
+        assert_eq!(raised(&[0, 4, 4, 9]), [0, 4, 4, 9]);
+        assert_eq!(raised(&[0, 4, 0, 4]), [0, 4, 4, 4]);
+        assert_eq!(raised(&[7, i32::MIN, 9, 8, i32::MAX]), [7, 7, 9, 9, i32::MAX]);
+        assert_eq!(raised(&[]), [0; 0]);
+    }
 }

@@ -15,7 +15,7 @@ use super::{
     chunk::{BLOCK, Inputs, Job, PANEL, Room, State, Task},
     held::Held,
     machine::Compiled,
-    places::{Dims, Places, Rows, lse_index},
+    places::{Dims, Places, Rows, ascending, lse_index},
     plan::Tiling,
     sight::Tile,
     soften::base,
@@ -194,6 +194,8 @@ pub(crate) unsafe fn run<R: Compiled>(
         ]
     };
     let inputs = Inputs::new(spec, [q, k, v], [q_scale, k_scale, v_scale], [blocks, slopes]);
+    // Rows of O are different threads'.
+    let [q_offsets, kv_offsets] = &[q_offsets, kv_offsets].map(ascending);
     let places = Places { spec, q_offsets, kv_offsets, kv_lens, page_table };
     // SAFETY: as above.
     let (o, lse) = unsafe { (Output::new(&args.o), Output::optional(&args.lse)) };

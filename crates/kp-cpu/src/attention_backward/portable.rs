@@ -15,7 +15,7 @@ use crate::{
     attention::{
         chunk::{BLOCK, Inputs, PANEL},
         machine::{self, Compiled, Machine},
-        places::{Dims, Places, Rows, Sequence, Source, lse_index},
+        places::{Dims, Places, Rows, Sequence, Source, ascending, lse_index},
         plan::{self, Code, SOURCES},
         sight::Tile,
     },
@@ -218,6 +218,8 @@ unsafe fn run<R: Compiled>(code: &Code, scratch: &mut [u8], args: &AttentionBack
             .map(|view| optional(view))
     };
     let inputs = Inputs::new(spec, [q, k, v], [&[]; 3], [blocks, slopes]);
+    // Rows of gradients are different threads'.
+    let [q_offsets, kv_offsets] = &[q_offsets, kv_offsets].map(ascending);
     let places = Places { spec, q_offsets, kv_offsets, kv_lens, page_table: &[] };
     // SAFETY: as above.
     let [grad_q, grad_k, grad_v] = unsafe { [&args.grad_q, &args.grad_k, &args.grad_v].map(|view| Output::new(view)) };

@@ -97,7 +97,9 @@ fn side<I: Isa>(x: f32, inverse: f32, high: f32, low: f32) -> f32 {
         (left > 0.0, left < 0.0)
     };
     let bits = near.to_bits().wrapping_add(u32::from(above)).wrapping_sub(u32::from(below));
-    if x.is_nan() { x } else { f32::from_bits(bits).copysign(x) }
+    // 0 / 0 is 0, as in `quotient`.
+    let quotient = if near.is_nan() { 0.0 } else { f32::from_bits(bits) };
+    if x.is_nan() { x } else { quotient.copysign(x) }
 }
 
 /// 2⁻¹²⁷, E8M0's least: its reciprocal is a power of two that f32 has.
@@ -323,3 +325,23 @@ fn each_most<I: Vectors<f32>>(
 
 /// Numbers that a short block first becomes: the longest vector.
 const WIDE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Baseline;
+
+    /// What divides a block is chosen for all blocks beside it.
+    #[test]
+    fn a_scale_of_0_or_infinity_gives_what_f64_does() {
+        for whole in [0.0, f64::INFINITY] {
+            let by = Divisor::new(whole, 0.0);
+            for x in [0.0, -0.0, 1e-40, 3.0, -3.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                let want = by.quotient(x.into(), false) as f32;
+                for got in [product(x, by.inverse), side::<Baseline>(x, by.inverse, by.high, by.low)] {
+                    assert!(got == want || got.is_nan() && want.is_nan(), "{x} / {whole} gives {got}, not {want}");
+                }
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! What results of attention obey whatever the size.
 
-use super::sequences;
+use super::{beyond, sequences};
 use crate::{
     fill::Fill,
     formats::unit_roundoff,
@@ -21,15 +21,19 @@ pub(super) const FORWARD: &[Property<Attention>] = &[
     Property { name: "values of 1 give 1", inputs: values_of_1, again: None, check: gives_1 },
     Property { name: "the order of keys does not matter", inputs: ordered, again: Some(reversed), check: equal },
     Property { name: "keys after a query do not matter", inputs: causal, again: Some(other_future), check: same_past },
+    beyond::law(),
 ];
 
 /// Laws of the backward pass.
-pub(super) const BACKWARD: &[Property<AttentionBackward>] = &[Property {
-    name: "gradients of values sum to those of results",
-    inputs: |problem, fill| (!problem.forward.sinks).then(|| AttentionBackward::inputs(problem, fill)),
-    again: None,
-    check: sums,
-}];
+pub(super) const BACKWARD: &[Property<AttentionBackward>] = &[
+    Property {
+        name: "gradients of values sum to those of results",
+        inputs: |problem, fill| (!problem.forward.sinks).then(|| AttentionBackward::inputs(problem, fill)),
+        again: None,
+        check: sums,
+    },
+    beyond::law(),
+];
 
 /// What weights that sum to 1 may be off: P's rounding, and a few operations per key.
 fn share(p: &AttentionSpec) -> f64 {

@@ -1,13 +1,14 @@
 //! What grouped GEMM is judged on.
 
 use super::{
+    beyond,
     gemm::fill_product,
     pairwise::{lines, words},
     part, shapes, tail,
 };
 use crate::{
     fill::Fill,
-    judge::{Depth, Fewer, Judge, Output},
+    judge::{Depth, Fewer, Judge, Output, Property},
     operands::Operands,
     reference::grouped_gemm::{self as reference, row_batch},
 };
@@ -94,6 +95,10 @@ impl Judge for GroupedGemm {
 
     fn special(problem: &GroupedGemmProblem) -> bool {
         problem.gemm.epilogue.act == Act::Identity
+    }
+
+    fn properties() -> &'static [Property<Self>] {
+        const { &[beyond::law()] }
     }
 
     /// The last rows of each group.

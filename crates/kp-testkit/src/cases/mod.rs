@@ -4,6 +4,7 @@ mod activation;
 mod attention;
 mod attention_backward;
 mod attention_laws;
+mod beyond;
 mod cast;
 mod dequantize;
 pub(crate) mod found;

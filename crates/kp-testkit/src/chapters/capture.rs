@@ -88,8 +88,8 @@ fn replayed<O: Op>(device: &Arc<dyn Device>, plan: &Plan<O>) -> Result<(), Failu
     let (direct, _) = run(device, &mut *queue, plan, &operands)?;
     let mut loaded = Loaded::new(device, &mut *queue, &operands)?;
     {
-        let args = loaded.args::<O>(&operands);
-        let recording = match plan.record(&mut *queue, &args, 2) {
+        let mut args = loaded.args::<O>(&operands);
+        let recording = match plan.record(&mut *queue, &mut args, 2) {
             Err(e) if unable(&e) => return Ok(()),
             recording => recording?,
         };

@@ -32,6 +32,7 @@ push! {
         q_len: u32,
         kv_len: u32,
         q_total: u32,
+        /// Or pages.
         kv_total: u32,
         splits: u32,
     }
@@ -181,6 +182,7 @@ pub(super) fn plan(
         Lens::Packed { q_total, kv_total } => (q_total, kv_total),
         _ => (0, 0),
     };
+    let kv_total = if let Kv::Paged { pages, .. } = p.storage { pages } else { kv_total };
     let (batch, q_len, kv_len, splits) = (p.batch, p.q_len, p.kv_len, main.splits);
     let arguments = AttentionPush { batch, q_len, kv_len, q_total, kv_total, splits, ..AttentionPush::default() };
     let most = vulkan.max_groups();

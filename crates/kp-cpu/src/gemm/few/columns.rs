@@ -2,6 +2,7 @@
 //! column's sums with all rows are made in one pass over it, and finished while they are warm.
 
 use super::far::Far;
+pub(crate) use crate::memory::numbers_of as numbers;
 use crate::{
     act::Tail,
     caps::fetches_columns,
@@ -305,17 +306,6 @@ impl<E: Tail> Launch<Gemm> for Few<E> {
 pub(crate) fn take<T: Number>(work: &mut [u8], len: usize) -> (&mut [T], &mut [u8]) {
     let (front, rest) = work.split_at_mut((len * size_of::<T>()).next_multiple_of(64));
     (&mut numbers_mut(front)[..len], rest)
-}
-
-/// Bytes as numbers.
-///
-/// # Panics
-/// If they start or end within a number.
-pub(crate) fn numbers<T: Number>(bytes: &[u8]) -> &[T] {
-    // SAFETY: any bytes are a `T`.
-    let (before, numbers, after) = unsafe { bytes.align_to() };
-    assert!(before.is_empty() && after.is_empty(), "work space is cut at multiples of its numbers' size");
-    numbers
 }
 
 /// Numbers as bytes.
