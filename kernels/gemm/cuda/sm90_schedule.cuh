@@ -29,16 +29,23 @@ struct Item {
 //
 // The cluster that has a tile's beginning finishes it: its part is the last it computes of the streamed tiles, while the others began with
 // theirs. They are added in the order of k, so the result is the same in every run of a launch of this size.
+//
+// Who finishes a tile waits for clusters of higher numbers, so those are of the lower blocks, which start first: should others not find
+// room, because another kernel is there, what they will wait for is done nevertheless.
 struct Schedule {
     const Tiles &tiles;
-    u32 cluster, clusters;
+    u32 cluster, clusters; // from the last block to the first if tiles are streamed
     u32 part, rest; // blocks along k of each cluster, and how many clusters get one more
     u32 at, end;   // blocks along k of all streamed tiles
     u32 whole;     // the next whole tile
 
     // Divisions take as long as a copy, so none is made for what most launches lack.
-    KP_FN Schedule(const Tiles &t, u32 cluster, u32 clusters) : tiles(t), cluster(cluster), clusters(clusters), part(0), rest(0) {
-        if (t.streamed > 0) part = t.streamed * t.k / clusters, rest = t.streamed * t.k % clusters;
+    // Of the blocks' cluster `place`.
+    KP_FN Schedule(const Tiles &t, u32 place, u32 clusters) : tiles(t), cluster(place), clusters(clusters), part(0), rest(0) {
+        if (t.streamed > 0) {
+            part = t.streamed * t.k / clusters, rest = t.streamed * t.k % clusters;
+            cluster = clusters - 1 - place;
+        }
         at = bound(cluster), end = bound(cluster + 1);
         whole = t.streamed + cluster;
     }

@@ -1,11 +1,11 @@
 // D = epilogue(alpha · A·B + beta · C) for m up to 128 and weights of many tiles: persistent blocks, equal parts of all of k.
 //
 //      tiles    |.......|.......|.......|.......|     `Schedule`: each 0 to stages_k
-//      blocks   0....|1....|2....|3....|4.......|
+//      parts    0....|1....|2....|3....|4.......|     each of one block, the first of the last
 //
 // The copying warp runs ahead across tiles, so memory is never idle between them. A block leaves the sums of the tile it
-// finds begun in scratch, in fragment order, before all else it does; who begins a tile finishes it, and adds what the blocks
-// after it left in the order of k. So the order of summation depends on the shape and the grid, and is the same in every run.
+// finds begun in scratch, in fragment order, before all else it does; who begins a tile finishes it, and adds what the parts
+// after its own left in the order of k. So the order of summation depends on the shape and the grid, and is the same in every run.
 // If no tile is streamed, it is that of k. Tiles, maps and the other macros: sm90_swap.cuh.
 //
 // Entry    gemm(const __grid_constant__ TensorMap a, b, const __grid_constant__ swap::Problem, const __grid_constant__ Tiles,
@@ -14,7 +14,7 @@
 // Grid     at most what fits the device at once; block 128·GROUPS + 32
 // Shared   dynamic: 1024 + STAGES · STAGE + GROUPS · GROUP_SUMS. May be launched with programmatic serialization
 // Macros   KP_SPLIT is 1
-// Scratch  if tiles are streamed: `partials`, of each block ROWS · TOKENS floats; `flags`, of each block GROUPS numbers that are
+// Scratch  if tiles are streamed: `partials`, of each part ROWS · TOKENS floats; `flags`, of each part GROUPS numbers that are
 //          0 before the launch and again after it
 #include "gemm/cuda/sm90_swap.cuh"
 
@@ -25,14 +25,14 @@ struct Scratch {
     u32 *flags;
     u32 group;
 
-    KP_FN float4 *sums(u32 block) const {
-        return partials + (block * swap::GROUPS + group) * (swap::GROUP_ROWS * swap::TOKENS / 4) + threadIdx.x % 128;
+    KP_FN float4 *sums(u32 part) const {
+        return partials + (part * swap::GROUPS + group) * (swap::GROUP_ROWS * swap::TOKENS / 4) + threadIdx.x % 128;
     }
-    KP_FN u32 *flag(u32 block) const { return flags + block * swap::GROUPS + group; }
+    KP_FN u32 *flag(u32 part) const { return flags + part * swap::GROUPS + group; }
 
-    // Leaves what this block summed of a tile that another began.
-    KP_FN void leave(const swap::Sums &sums_) const {
-        float4 *to = sums(blockIdx.x);
+    // Leaves what this block, whose part is `part`, summed of a tile that another began.
+    KP_FN void leave(const swap::Sums &sums_, u32 part) const {
+        float4 *to = sums(part);
 #pragma unroll
         for (u32 s = 0; s < swap::SLABS; ++s)
 #pragma unroll
@@ -42,20 +42,20 @@ struct Scratch {
             }
         // The barrier and the release make all 128 threads' sums visible before the flag.
         ptx::sync_threads(2 + group, 128);
-        if (threadIdx.x % 128 == 0) ptx::store_release(flag(blockIdx.x), 1);
+        if (threadIdx.x % 128 == 0) ptx::store_release(flag(part), 1);
     }
 
-    // Adds what the blocks after this one left of the tile that this one began, of which it summed stages up to `end`.
+    // Adds what the parts after this one left of the tile that this one began, of which it summed stages up to `end`.
     KP_FN void gather(swap::Sums &sums_, const Schedule &schedule, u32 end) const {
-        const u32 tile_end = schedule.bound(blockIdx.x + 1) + schedule.tiles.k - end;
-        for (u32 block = blockIdx.x + 1; schedule.bound(block) < tile_end; ++block) {
-            if (schedule.bound(block) == schedule.bound(block + 1)) continue;
+        const u32 tile_end = schedule.bound(schedule.cluster + 1) + schedule.tiles.k - end;
+        for (u32 part = schedule.cluster + 1; schedule.bound(part) < tile_end; ++part) {
+            if (schedule.bound(part) == schedule.bound(part + 1)) continue;
             if (threadIdx.x % 128 == 0) {
-                while (ptx::load_acquire(flag(block)) == 0) {}
-                ptx::store_relaxed(flag(block), 0);
+                while (ptx::load_acquire(flag(part)) == 0) {}
+                ptx::store_relaxed(flag(part), 0);
             }
             ptx::sync_threads(2 + group, 128);
-            const float4 *from = sums(block);
+            const float4 *from = sums(part);
 #pragma unroll
             for (u32 s = 0; s < swap::SLABS; ++s)
 #pragma unroll
@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(swap::THREADS, KP_BLOCKS_PER_SM)
             swap::Sums sums;
             swap::multiply(sums, ring, group, item.begin, item.end);
             if (item.begin > 0) {
-                scratch.leave(sums);
+                scratch.leave(sums, schedule.cluster);
                 continue;
             }
             if (item.end < tiles.k) scratch.gather(sums, schedule, item.end);

@@ -88,7 +88,7 @@ impl Kernel<Gemm> for Sm90SwapStream {
             programmatic: swap::overlaps(spec, tile, device.caps()),
             ..Config::new([1, 1, 1], tile.threads(spec))
         };
-        // Blocks wait for each other, so all must be there at once.
+        // As many as there is room for: their parts take equally long.
         let resident = own.resident_clusters(&function, &config)?;
         config.grid[0] = (all * u64::from(params.stages_k)).min(resident.into()) as u32;
         let tiles = Tiles { m, n, batch: spec.batch, k: params.stages_k, group: m, n_first: 0, streamed: all as u32 };
