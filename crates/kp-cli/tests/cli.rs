@@ -62,6 +62,14 @@ fn info_tells_what_there_is() {
 }
 
 #[test]
+fn a_quiet_verification_says_how_it_ended() {
+    let said = stdout(&run(&["verify", "-q", "cpu/rope/floor"]));
+    assert!(said.starts_with("test result: ok. ") && said.trim_end().lines().count() == 1, "{said}");
+    let said = stdout(&run(&["verify", "-q", "--list", "cpu/rope/floor"]));
+    assert!(said.starts_with("cpu/rope/floor/"), "a list is the result: {said}");
+}
+
+#[test]
 fn explain_ranks_and_run_runs_the_winner() {
     let explained = json(&["explain", "--json", GEMM]);
     let first = &explained["candidates"][0]["kernel"];

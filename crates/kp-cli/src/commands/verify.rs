@@ -52,7 +52,12 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         let suite = Suite::new(backend);
         let mut words: Vec<&str> = args.filters.iter().map(String::as_str).collect();
         words.extend(args.list.then_some("--list"));
-        let mut seen = Watch { text: String::new(), partial: Vec::new(), through: !out.json, lost: None };
+        let shown = match (out.json, global.quiet && !args.list) {
+            (true, _) => Shown::Nothing,
+            (false, true) => Shown::Failures,
+            (false, false) => Shown::All,
+        };
+        let mut seen = Watch { text: String::new(), partial: Vec::new(), shown, began: false, lost: None };
         good &= suite.run_with(&words, &mut seen) == ExitCode::SUCCESS;
         // Who reads no further still gets the verdict, as the exit code; a full disk has lost results.
         if let Some(error) = seen.lost.filter(|error| error.kind() != io::ErrorKind::BrokenPipe) {
@@ -91,25 +96,51 @@ fn check_required(found: &Registry) -> Result<()> {
     Ok(())
 }
 
-/// Passes text on as it comes, as long as that works, and keeps it.
+/// Passes lines on as they come, as long as that works, and keeps them.
 struct Watch {
     text: String,
     partial: Vec<u8>,
-    through: bool,
-    /// Why it is passed on no more.
+    shown: Shown,
+    /// Whether a line was shown.
+    began: bool,
+    /// Why they are passed on no more.
     lost: Option<io::Error>,
+}
+
+/// Which lines are passed on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    All,
+    /// Tests that failed, why, and how it ended.
+    Failures,
+    Nothing,
+}
+
+impl Watch {
+    /// Whether the reader is shown `line`.
+    fn shows(&self, line: &str) -> bool {
+        let passed = line.starts_with("test ") && line.ends_with(" ... ok\n");
+        match self.shown {
+            Shown::All => true,
+            // Blank lines set failures apart; above the first there is nothing to set apart.
+            Shown::Failures => !passed && !line.starts_with("running ") && (self.began || line != "\n"),
+            Shown::Nothing => false,
+        }
+    }
 }
 
 impl io::Write for Watch {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.through && self.lost.is_none() {
-            let mut stdout = io::stdout();
-            self.lost = stdout.write_all(bytes).and_then(|()| stdout.flush()).err();
-        }
         self.partial.extend_from_slice(bytes);
-        if bytes.ends_with(b"\n") {
-            self.text.push_str(&String::from_utf8_lossy(&self.partial));
-            self.partial.clear();
+        while let Some(end) = self.partial.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.partial.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            if self.lost.is_none() && self.shows(&line) {
+                let mut stdout = io::stdout();
+                self.lost = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).err();
+                self.began = true;
+            }
+            self.text.push_str(&line);
         }
         Ok(bytes.len())
     }
@@ -147,6 +178,24 @@ fn report(backend: &str, text: &str) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quiet_run_tells_what_failed_and_how_it_ended() {
+        let lines = [
+            ("\n", false),
+            ("running 3 tests\n", false),
+            ("test cpu/gemm/a#0/x ... ok\n", false),
+            ("test cpu/norm/c - expected to fail: slow ... ok\n", false),
+            ("test cpu/gemm/b#0/x ... FAILED\n", true),
+            ("test result: FAILED. 2 passed; 1 failed\n", true),
+        ];
+        let watch = |shown| Watch { text: String::new(), partial: Vec::new(), shown, began: false, lost: None };
+        for (line, told) in lines {
+            assert_eq!(watch(Shown::Failures).shows(line), told, "{line}");
+            assert!(watch(Shown::All).shows(line) && !watch(Shown::Nothing).shows(line), "{line}");
+        }
+        assert!(Watch { began: true, ..watch(Shown::Failures) }.shows("\n"));
+    }
 
     #[test]
     fn results_are_read_from_the_lines() {
