@@ -25,6 +25,8 @@ pub(crate) struct Meter {
     pub(crate) caps: Caps,
     /// Whether they were measured.
     pub(crate) peaks: &'static str,
+    /// What measuring them took.
+    peaks_took: Duration,
     queue: Box<dyn Queue>,
     pub(crate) options: Options,
     /// The least part of the roofline that each kernel reached yet: what the next problem may cost.
@@ -73,10 +75,25 @@ impl Meter {
     /// # Errors
     /// What the device returned.
     pub(crate) fn new(engine: Engine, options: Options) -> Result<Self> {
+        let began = Instant::now();
         let caps = engine.measure_peaks().context("cannot measure the device's peaks")?;
+        let peaks_took = began.elapsed();
         let peaks = if caps == *engine.caps() { "as the device states them" } else { "measured before the run" };
         let queue = engine.queue()?;
-        Ok(Self { engine, caps, peaks, queue, options, reached: HashMap::new() })
+        Ok(Self { engine, caps, peaks, peaks_took, queue, options, reached: HashMap::new() })
+    }
+
+    /// What measuring `lines` will come to.
+    pub(crate) fn expect<'l>(&self, lines: impl IntoIterator<Item = &'l Line>) -> Expected {
+        let mut expected = Expected::default();
+        for line in lines {
+            line.problem.visit(Expect { meter: self, expected: &mut expected });
+            expected.problems += 1;
+            if self.caps.kind == DeviceKind::Cpu {
+                expected.time += 2 * self.peaks_took;
+            }
+        }
+        expected
     }
 
     /// Measures every candidate for the line's problem. `watch` is told which is next.
@@ -109,6 +126,55 @@ impl Meter {
     }
 }
 
+/// What there is to measure.
+#[derive(Default)]
+pub(crate) struct Expected {
+    pub(crate) problems: usize,
+    pub(crate) rows: usize,
+    /// By what kernels estimate; without making inputs and computing references.
+    pub(crate) time: Duration,
+}
+
+struct Expect<'a> {
+    meter: &'a Meter,
+    expected: &'a mut Expected,
+}
+
+impl OpVisitor for Expect<'_> {
+    type Out = ();
+
+    fn visit<O: Op>(self, problem: &Problem<O::Spec>) {
+        let Self { meter, expected } = self;
+        for (candidate, ..) in meter.options.asked(meter.engine.candidates(problem).accepted) {
+            let one = Duration::from_nanos(candidate.time().0);
+            if one <= meter.options.longest {
+                expected.rows += 1;
+                expected.time += meter.options.clock(&meter.engine).expected(one);
+            }
+        }
+    }
+}
+
+impl Options {
+    fn clock<'e>(&self, engine: &'e Engine) -> Clock<'e> {
+        let Self { method, budget, turns, warm, .. } = *self;
+        Clock { engine, method, budget, turns, warm }
+    }
+
+    /// Of the candidates for a problem those that are asked for, each with its place among all and its label.
+    fn asked<O: Op>(&self, ranked: Vec<Candidate<O>>) -> Vec<(Candidate<O>, u32, String)> {
+        let labelled =
+            ranked.into_iter().zip(1..).map(|(candidate, rank)| (candidate, rank, candidate.label().to_string()));
+        let wanted = labelled.filter(|(.., label)| self.kernel.as_ref().is_none_or(|part| label.contains(&**part)));
+        let beside = |label: &str| self.beside.as_ref().is_some_and(|part| label.contains(&**part));
+        wanted
+            .enumerate()
+            .filter(|(place, (.., label))| *place < self.best || beside(label))
+            .map(|(_, one)| one)
+            .collect()
+    }
+}
+
 struct Measure<'a> {
     meter: &'a mut Meter,
     line: &'a Line,
@@ -129,18 +195,8 @@ impl OpVisitor for Measure<'_> {
             return Ok(());
         }
         let floor_ns = floor_ns(line, &meter.caps);
-        let wanted = |candidate: &Candidate<O>| {
-            let label = candidate.label().to_string();
-            meter.options.kernel.as_ref().is_none_or(|part| label.contains(&**part))
-        };
         let mut left = Vec::new();
-        let Options { best, ref beside, .. } = meter.options;
-        let ranked = found.accepted.into_iter().zip(1..).filter(|(candidate, _)| wanted(candidate));
-        for (place, (candidate, rank)) in ranked.enumerate() {
-            let label = candidate.label().to_string();
-            if place >= best && beside.as_ref().is_none_or(|part| !label.contains(&**part)) {
-                continue;
-            }
+        for (candidate, rank, label) in meter.options.asked(found.accepted) {
             let reached = meter.reached.get(candidate.kernel.name()).copied().unwrap_or(1.0);
             let expected = Duration::from_secs_f64((floor_ns / reached / 1e9).min(1e9));
             if expected > meter.options.longest {
@@ -191,8 +247,8 @@ impl OpVisitor for Measure<'_> {
             }
             ready.push(Ready { candidate, rank, label, plan, error, samples: Vec::new() });
         }
-        let Options { method, budget, warm, turns, yields, .. } = meter.options;
-        let clock = Clock { engine: &meter.engine, method, budget, turns, warm };
+        let Options { turns, yields, .. } = meter.options;
+        let clock = meter.options.clock(&meter.engine);
         if let Some(Ready { label, plan, .. }) = ready.first() {
             watch(label);
             clock.wake(began, plan, &host.operands, &mut sets[0], &mut *meter.queue)?;

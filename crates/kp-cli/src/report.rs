@@ -66,11 +66,11 @@ fn family(problem: &str) -> &'static Family {
     FAMILIES.iter().find(|family| family.ops.contains(&op)).unwrap_or(last)
 }
 
-/// The page of some runs on one device.
+/// The page of some runs on one device, of which `left` problems are still to be measured.
 ///
 /// # Errors
 /// A row whose problem this version cannot read, or no run at all.
-pub(crate) fn page(runs: &[Run]) -> Result<String> {
+pub(crate) fn page(runs: &[Run], left: usize) -> Result<String> {
     let (header, points) = gather(runs)?;
     let suites: Vec<&str> = runs.iter().map(|run| &*run.record.header.suite).collect();
     let title = format!("kp · {} · {}", header.hardware, suites.join(", "));
@@ -83,7 +83,7 @@ pub(crate) fn page(runs: &[Run]) -> Result<String> {
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n",
         escape(&title)
     )?;
-    out.push_str(&head(&header, runs, &points));
+    out.push_str(&head(&header, runs, &points, left));
     out.push_str(&steps::draw(runs));
     out.push_str(&roofline::draw(&header, &points));
     out.push_str(&bars::draw(&points));
@@ -136,7 +136,7 @@ fn mark_best(points: &mut [Point<'_>]) {
 }
 
 /// The machine, the run, and what came out in a few numbers.
-fn head(head: &Header, runs: &[Run], points: &[Point<'_>]) -> String {
+fn head(head: &Header, runs: &[Run], points: &[Point<'_>], left: usize) -> String {
     let suites: Vec<&str> = runs.iter().map(|run| &*run.record.header.suite).collect();
     let mut facts = vec![
         ("Units", head.units.to_string()),
@@ -162,14 +162,18 @@ fn head(head: &Header, runs: &[Run], points: &[Point<'_>]) -> String {
     let mut fractions: Vec<f64> = best.iter().map(|point| point.row.roofline).collect();
     fractions.sort_by(f64::total_cmp);
     let worst_error = points.iter().filter_map(|point| point.row.max_error).reduce(f64::max);
-    let mut tiles = vec![
+    let mut tiles = Vec::new();
+    if left > 0 {
+        tiles.push((left.to_string(), "problems not measured yet: the run goes on, or was interrupted".to_owned()));
+    }
+    tiles.extend([
         (best.len().to_string(), "problems".to_owned()),
         (points.len().to_string(), "kernels and variants timed".to_owned()),
         (
             units::percent(fractions.get(fractions.len() / 2).copied().unwrap_or(f64::NAN)),
             "of the roofline, median of the winners".to_owned(),
         ),
-    ];
+    ]);
     let checked = points.iter().filter(|point| point.row.max_error.is_some()).count();
     tiles.push(match worst_error {
         Some(error) => (units::digits(error), format!("largest error over its bound, {checked} rows checked")),
@@ -237,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_page_needs_nothing_but_itself() {
-        let html = page(&[run()]).expect("it can be drawn");
+        let html = page(&[run()], 0).expect("it can be drawn");
         for word in ["http://", "https://", " src=", "@import", "url(", "<link"] {
             assert!(!html.contains(word), "{word} would fetch something");
         }
@@ -248,7 +252,7 @@ mod tests {
     #[test]
     fn every_row_is_in_the_table_and_on_the_roofline() {
         let run = run();
-        let html = page(std::slice::from_ref(&run)).expect("it can be drawn");
+        let html = page(std::slice::from_ref(&run), 0).expect("it can be drawn");
         assert_eq!(html.matches("<circle").count(), run.record.rows.len());
         assert_eq!(html.matches("<tr data-row").count(), run.record.rows.len());
         assert_eq!(html.matches("class=\"bar\"").count(), 1, "one problem, one bar");
@@ -277,7 +281,7 @@ mod tests {
 
     #[test]
     fn tags_are_closed() {
-        let html = page(&[run()]).expect("it can be drawn");
+        let html = page(&[run()], 0).expect("it can be drawn");
         for tag in ["main", "section", "table", "tr", "td", "svg", "g", "div", "dl", "details", "script", "style"] {
             let open = html.matches(&format!("<{tag} ")).count() + html.matches(&format!("<{tag}>")).count();
             assert_eq!(open, html.matches(&format!("</{tag}>")).count(), "{tag}");
@@ -285,10 +289,17 @@ mod tests {
     }
 
     #[test]
+    fn a_page_says_what_was_not_measured_yet() {
+        let said =
+            |left| page(&[run()], left).expect("it can be drawn").contains("<b>7</b><span>problems not measured");
+        assert!(said(7) && !said(0));
+    }
+
+    #[test]
     fn rows_that_cannot_be_read_are_named() {
         let mut run = run();
         run.record.rows[0].problem = "gemm <b>".into();
-        let error = format!("{:#}", page(&[run]).expect_err("no problem"));
+        let error = format!("{:#}", page(&[run], 0).expect_err("no problem"));
         assert!(error.starts_with("`gemm <b>`: "), "{error}");
     }
 }

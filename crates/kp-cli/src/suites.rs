@@ -105,9 +105,14 @@ impl Suite {
         self.sections.iter().fold(head.to_owned(), |text, section| text + &section.to_string())
     }
 
+    /// Its problems in order.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.sections.iter().flat_map(|section| &section.lines)
+    }
+
     /// How many problems it has.
     pub(crate) fn len(&self) -> usize {
-        self.sections.iter().map(|section| section.lines.len()).sum()
+        self.lines().count()
     }
 }
 

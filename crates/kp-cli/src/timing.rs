@@ -110,6 +110,20 @@ pub(crate) struct Clock<'e> {
 }
 
 impl Clock<'_> {
+    /// What all turns of a kernel take, each launch of which takes `one`; overwriting a cache comes on top.
+    pub(crate) fn expected(&self, one: Duration) -> Duration {
+        let Times { budget, warm } = self.times();
+        let samples = SAMPLES.div_ceil(TURNS as usize) as u32;
+        let wanted = (SPAN / TURNS).max(samples * one.max(SAMPLE));
+        (warm.max(one) + wanted.min(budget).max(one)) * self.turns
+    }
+
+    /// What one turn may take.
+    fn times(&self) -> Times {
+        let warm = self.warm.unwrap_or(WARM_UP.min(self.budget / 2));
+        Times { budget: self.budget / self.turns, warm: warm / TURNS }
+    }
+
     /// Launches `plan` until a GPU that had nothing to do since `then` is awake.
     ///
     /// # Errors
@@ -152,8 +166,7 @@ impl Clock<'_> {
         queue: &mut dyn Queue,
     ) -> Result<Vec<f64>> {
         let kind = self.engine.caps().kind;
-        let warm = self.warm.unwrap_or(WARM_UP.min(self.budget / 2));
-        let times = Times { budget: self.budget / self.turns, warm: warm / TURNS };
+        let times = self.times();
         match self.method {
             Method::Rotate | Method::Repeat => rotated(plan, host, sets, queue, kind, times),
             Method::Flush => {

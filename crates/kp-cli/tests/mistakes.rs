@@ -190,7 +190,8 @@ fn an_interrupted_bench_leaves_no_broken_file() {
     // Interrupt it once rows are being written.
     let part = || folder.files().into_iter().find(|name| name.ends_with(".part"));
     let lines = |name: &str| fs::read_to_string(folder.path(name)).map_or(0, |text| text.lines().count());
-    while part().is_none_or(|name| lines(&name) < 2) {
+    let is_there = |name: &str| fs::exists(folder.path(name)).expect("it can be asked");
+    while part().is_none_or(|name| lines(&name) < 2) || !is_there("report.html") {
         assert!(child.try_wait().expect("it can be asked").is_none(), "kp ended before it was interrupted");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -199,7 +200,12 @@ fn an_interrupted_bench_leaves_no_broken_file() {
     let sent = Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status().expect("sh runs");
     assert!(sent.success() && !child.wait().expect("kp ends").success());
     let files = folder.files();
-    assert!(files.len() == 1 && files[0].ends_with(".jsonl.part"), "{files:?}");
-    let text = fs::read_to_string(folder.path(&files[0])).expect("it is there");
+    let [record, page] = &files[..] else { panic!("{files:?}") };
+    assert!(record.ends_with(".jsonl.part") && page == "report.html", "{files:?}");
+    // What was measured is kept, and said to be a part.
+    let html = fs::read_to_string(&report).expect("it is there");
+    assert!(html.ends_with("</html>\n") && html.contains("problems not measured yet"), "{html}");
+    assert!(html.contains("<tr data-row"), "{html}");
+    let text = fs::read_to_string(folder.path(record)).expect("it is there");
     assert!(text.ends_with('\n') && text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text}");
 }

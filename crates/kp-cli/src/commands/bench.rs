@@ -5,7 +5,7 @@ mod print;
 
 use crate::{
     Global, files, hardware,
-    measure::{Meter, Options, Outcome},
+    measure::{Expected, Meter, Options, Outcome},
     models::{CONTEXT, Linear, Model, PREFILLS, Phase, WEIGHTS},
     output::{self, Output},
     record::{Header, Peer, Record, Row, SCHEMA, Writer},
@@ -19,7 +19,13 @@ use clap::builder::RangedU64ValueParser;
 use indicatif::ProgressBar;
 use kp_core::Engine;
 use kp_hal::AnyProblem;
-use std::{collections::HashMap, env, fs, path::PathBuf, process, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    env, fs,
+    path::{Path, PathBuf},
+    process,
+    time::Duration,
+};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -79,7 +85,7 @@ pub(crate) struct Args {
     /// Compare no result with the reference
     #[arg(long)]
     no_check: bool,
-    /// Write one HTML page
+    /// Write one HTML page, anew after each problem
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Keep the times as a record below this folder
@@ -144,10 +150,16 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
     out.remark(&format!("{}: measuring peaks", engine.info().name));
     let mut meter = Meter::new(engine.clone(), options)?;
     out.remark(&format!("{}, {}", units::bandwidth(meter.caps.bytes_per_s), meter.peaks));
+    announce(&meter, &suites, out);
+    let mut bench = Bench {
+        meter: &mut meter,
+        peers: &peers,
+        page: args.report.as_deref(),
+        left: suites.iter().map(Suite::len).sum(),
+        runs: Vec::new(),
+    };
     let (mut good, mut done) = (true, Vec::new());
     for (suite, old) in suites.into_iter().zip(olds) {
-        let mut bench =
-            Bench { meter: &mut meter, peers: &peers, rows: Vec::new(), skipped: Vec::new(), wrong: Vec::new() };
         let header = header(&engine, bench.meter, &suite, &class);
         let mut writer = None;
         if let Some(folder) = &args.record {
@@ -158,33 +170,26 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
         if !out.json {
             out.print(&format!("\n{} · {}\n", suite.name, header.hardware))?;
         }
-        bench.measure(&suite, out, writer.as_mut())?;
+        bench.runs.push(Run { record: Record { header, rows: Vec::new() }, suite: Some(suite.clone()) });
+        let mut one = bench.measure(&suite, out, writer.as_mut())?;
         if let Some(writer) = writer {
             out.remark(&format!("recorded in {}", writer.finish()?.display()));
         }
-        let Bench { mut rows, skipped, wrong, .. } = bench;
-        let mut comparison = None;
-        if let Some(old) = old {
-            comparison = Some(against::compare(old, &mut rows, &mut meter, args.threshold, out)?);
+        if let (Some(old), Some(run)) = (old, bench.runs.last_mut()) {
+            one.comparison = Some(against::compare(old, &mut run.record.rows, bench.meter, args.threshold, out)?);
         }
-        good &= wrong.is_empty() && comparison.as_ref().is_none_or(against::Comparison::is_good);
-        done.push(print::Done {
-            run: Run { record: Record { header, rows }, suite: Some(suite) },
-            skipped,
-            wrong,
-            comparison,
-        });
+        good &= one.wrong.is_empty() && one.comparison.as_ref().is_none_or(against::Comparison::is_good);
+        done.push(one);
     }
     if out.json {
-        out.print_json(&print::as_json(&done))?;
+        out.print_json(&print::as_json(&bench.runs, &done))?;
     }
-    let nothing = done.iter().all(|done| done.run.record.rows.is_empty());
-    if let Some(path) = &args.report {
-        let runs: Vec<Run> = done.into_iter().map(|done| done.run).collect();
-        files::write(path, &report::page(&runs)?)?;
+    // Once more: rows that were compared may have been measured again.
+    bench.write_page()?;
+    if let Some(path) = bench.page {
         out.remark(&format!("wrote {}", path.display()));
     }
-    if nothing {
+    if bench.runs.iter().all(|run| run.record.rows.is_empty()) {
         let of =
             args.kernel.as_ref().map_or_else(String::new, |part| format!(": no kernel whose name contains `{part}`"));
         bail!("nothing was measured{of}");
@@ -192,29 +197,53 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
     Ok(good)
 }
 
-/// One suite while it is measured.
+/// Says what there is to measure.
+fn announce(meter: &Meter, suites: &[Suite], out: &Output) {
+    let mut seen = HashSet::new();
+    let lines = suites.iter().enumerate().flat_map(|(at, suite)| suite.lines().map(move |line| (at, line)));
+    let Expected { problems, rows, time } =
+        meter.expect(lines.filter(|(at, line)| seen.insert((*at, line.problem))).map(|(_, line)| line));
+    let count = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let about = match time.as_secs() {
+        secs @ 0..120 => format!("{} s", secs + 1),
+        secs => format!("{} min", secs.div_ceil(60)),
+    };
+    out.remark(&format!(
+        "{} of {} to measure, in about {about} by what kernels estimate",
+        count(rows, "row"),
+        count(problems, "problem"),
+    ));
+}
+
+/// Suites while they are measured.
 struct Bench<'a> {
     meter: &'a mut Meter,
     peers: &'a HashMap<AnyProblem, (String, f64)>,
-    rows: Vec<Row>,
-    skipped: Vec<print::Skipped>,
-    wrong: Vec<print::Skipped>,
+    /// Where the page goes, if there is to be one.
+    page: Option<&'a Path>,
+    /// How many lines are still to be measured.
+    left: usize,
+    /// What was measured, the last suite last.
+    runs: Vec<Run>,
 }
 
 impl Bench<'_> {
-    fn measure(&mut self, suite: &Suite, out: &mut Output, mut writer: Option<&mut Writer>) -> Result<()> {
+    /// Measures the suite of the last run.
+    fn measure(&mut self, suite: &Suite, out: &mut Output, mut writer: Option<&mut Writer>) -> Result<print::Done> {
         let bar = out.progress(suite.len() as u64);
+        let mut done = print::Done::default();
         // A model's sections repeat problems: each is measured once.
         let mut known: HashMap<AnyProblem, Vec<Row>> = HashMap::new();
         for section in &suite.sections {
             let mut table = print::Section::new(section);
             for line in &section.lines {
+                self.left -= 1;
                 let rows = match known.get(&line.problem) {
                     Some(rows) => rows.clone(),
-                    None => self.line(line, &bar, writer.as_deref_mut())?,
+                    None => self.line(line, &bar, writer.as_deref_mut(), &mut done)?,
                 };
                 bar.inc(1);
-                table.add(line, &rows, &self.skipped, &self.wrong);
+                table.add(line, &rows, &done.skipped, &done.wrong);
                 known.insert(line.problem, rows);
             }
             if !out.json {
@@ -222,11 +251,17 @@ impl Bench<'_> {
             }
         }
         bar.finish_and_clear();
-        Ok(())
+        Ok(done)
     }
 
     /// Measures one problem, and keeps what came of it.
-    fn line(&mut self, line: &Line, bar: &ProgressBar, writer: Option<&mut Writer>) -> Result<Vec<Row>> {
+    fn line(
+        &mut self,
+        line: &Line,
+        bar: &ProgressBar,
+        writer: Option<&mut Writer>,
+        done: &mut print::Done,
+    ) -> Result<Vec<Row>> {
         let Outcome { mut rows, skipped, wrong } =
             self.meter.measure(line, &mut |what| bar.set_message(format!("{what} on {}", line.text)));
         if let (Some((peer, ns)), [best, ..]) = (self.peers.get(&line.problem), &mut rows[..]) {
@@ -236,10 +271,21 @@ impl Bench<'_> {
             rows.iter().try_for_each(|row| writer.push(row))?;
         }
         let without = |kernel, why| print::Skipped { problem: line.text.clone(), kernel, why };
-        self.skipped.extend(skipped.into_iter().map(|(kernel, why)| without(kernel, why)));
-        self.wrong.extend(wrong.into_iter().map(|(kernel, why)| without(Some(kernel), why)));
-        self.rows.extend(rows.iter().cloned());
+        done.skipped.extend(skipped.into_iter().map(|(kernel, why)| without(kernel, why)));
+        done.wrong.extend(wrong.into_iter().map(|(kernel, why)| without(Some(kernel), why)));
+        if let Some(run) = self.runs.last_mut() {
+            run.record.rows.extend(rows.iter().cloned());
+        }
+        // After each problem: a run that is interrupted leaves a page of what it measured.
+        self.write_page()?;
         Ok(rows)
+    }
+
+    fn write_page(&self) -> Result<()> {
+        match self.page {
+            Some(path) => files::write(path, &report::page(&self.runs, self.left)?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -287,7 +333,7 @@ fn weights(name: &str) -> Result<Linear> {
     }
 }
 
-fn read_peers(path: &std::path::Path) -> Result<HashMap<AnyProblem, (String, f64)>> {
+fn read_peers(path: &Path) -> Result<HashMap<AnyProblem, (String, f64)>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
@@ -303,8 +349,8 @@ fn read_peers(path: &std::path::Path) -> Result<HashMap<AnyProblem, (String, f64
 
 fn header(engine: &Engine, meter: &Meter, suite: &Suite, class: &str) -> Header {
     let (info, caps) = (engine.info(), &meter.caps);
-    let lines = suite.sections.iter().flat_map(|section| &section.lines);
-    let types = lines.map(|line| facts(&line.problem)).filter(|facts| facts.flops > 0.0).map(|facts| facts.rate);
+    let types =
+        suite.lines().map(|line| facts(&line.problem)).filter(|facts| facts.flops > 0.0).map(|facts| facts.rate);
     Header {
         schema: SCHEMA,
         kp: env!("CARGO_PKG_VERSION").to_owned(),

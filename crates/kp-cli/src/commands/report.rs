@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<bool> {
         })
         .collect::<Result<_>>()?;
     let svg = args.output.extension().is_some_and(|extension| extension == "svg");
-    let text = if svg { report::picture(&runs)? } else { report::page(&runs)? };
+    let text = if svg { report::picture(&runs)? } else { report::page(&runs, 0)? };
     files::write(&args.output, &text)?;
     out.remark(&format!("wrote {}", args.output.display()));
     Ok(true)

@@ -20,9 +20,9 @@ pub(super) struct Skipped {
     pub(super) why: String,
 }
 
-/// A suite that was measured.
+/// What came of a suite besides its rows.
+#[derive(Default)]
 pub(super) struct Done {
-    pub(super) run: Run,
     pub(super) skipped: Vec<Skipped>,
     pub(super) wrong: Vec<Skipped>,
     pub(super) comparison: Option<Comparison>,
@@ -105,11 +105,11 @@ fn rate(line: &Line, row: &Row) -> String {
 }
 
 /// All suites as one JSON value.
-pub(super) fn as_json(done: &[Done]) -> Value {
+pub(super) fn as_json(runs: &[Run], done: &[Done]) -> Value {
     let reason = |one: &Skipped| json!({ "problem": one.problem, "kernel": one.kernel, "why": one.why });
-    let suites = done.iter().map(|done| {
-        let record = &done.run.record;
-        let steps: Vec<_> = done.run.suite.iter().flat_map(|suite| report::steps::of(suite, &record.rows)).collect();
+    let suites = runs.iter().zip(done).map(|(run, done)| {
+        let record = &run.record;
+        let steps: Vec<_> = run.suite.iter().flat_map(|suite| report::steps::of(suite, &record.rows)).collect();
         json!({
             "header": record.header,
             "rows": record.rows,
