@@ -134,7 +134,7 @@ fn shapes_that_do_not_fit_are_refused_in_words() {
     assert_eq!(Tensor::cat(&[&nibbles(2), &nibbles(3)]).expect("whole bytes").shape(), [5]);
     assert_eq!(refusal(Tensor::cat(&[])), "cat: the parts is none: there must be at least one");
     let norm = Norm { kind: NormKind::Rms, eps: f32::NAN, weight: None, bias: None };
-    assert_eq!(refusal(a.norm(norm)), "eps must be a finite number, got `NaN`");
+    assert_eq!(refusal(a.norm(norm)), "norm: eps must be a finite number, got `NaN`");
     let far = Sequences::new(&e, &[3, 2]).expect("small");
     assert_eq!(
         refusal(a.mean(Over::Segments(&far))),
@@ -251,6 +251,12 @@ fn attention_checks_its_shapes() -> Result<()> {
         let text = |s: &[usize]| s.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
         assert_eq!(refusal(q.attention(&t(k), &t(v), &plain)), is("2x5x4x8", &text(k), &text(v)) + rule);
     }
+    let (keys, capped) = (t(&[2, 9, 2, 8]), |cap| Attend { softcap: Some(cap), ..plain });
+    assert_eq!(refusal(q.attention(&keys, &keys, &capped(-1.0))), "attention: softcap must be above 0, got `-1.0`");
+    let inf = refusal(q.attention(&keys, &keys, &capped(f32::INFINITY)));
+    assert_eq!(inf, "attention: softcap must be a finite number, got `inf`");
+    let blocks = Attend { mask: Mask::Blocks { q: 4, k: 4 }, ..plain };
+    assert!(refusal(q.attention(&keys, &keys, &blocks)).ends_with("needs blocks, and no other mask takes them"));
     let seqs = Sequences::new(&e, &[3, 4])?;
     let packed = Attend { queries: Some(&seqs), mask: Mask::Causal, ..plain };
     let tokens = t(&[7, 4, 8]);

@@ -70,7 +70,7 @@ fn what_equals_the_default_is_one_problem() {
 #[test]
 fn nonsense_is_refused_with_its_numbers() {
     for (text, message) in [
-        ("", "op missing"),
+        ("", "op is missing"),
         (
             "gem 1x1x1x1 f32:f32:f32",
             "op must be one of activation, attention, attention_backward, cast, dequantize, \
@@ -99,23 +99,30 @@ fn nonsense_is_refused_with_its_numbers() {
         ("gemm 1x64x63x64 f32:f32:f32 gate=halves", "n of a gated product must be a multiple of 2, got 63"),
         ("reduce 4x4 f32:f32 op=max beta=1", "unknown word `beta=1`, known here: ldx op over repro align"),
         ("gemm 1x64x64x64 f32:f32:f32 acc=f32 acc=f32", "`acc` is given twice"),
-        ("gemm 1x1x1x1 f32:f32:f32 acc=i32", "acc=i32 excludes an operand that is no integer"),
-        ("gemm 1x1x1x1 i8:i8:f32 acc=f32q8", "acc=f32q8 excludes a but floats of 16 or 32 bits"),
-        ("gemm 1x1x1x1 f32:bf16:f32 acc=f32q8", "acc=f32q8 excludes b of more than 8 bits"),
-        ("gemm 1x1x1x8 f32:i4:f32 acc=f32q8 sparse=2:4", "acc=f32q8 excludes a sparse a"),
+        ("gemm 1x1x1x1 f32:f32:f32 acc=i32", "acc=i32 cannot go with an operand that is no integer"),
+        ("gemm 1x1x1x1 i8:i8:f32 acc=f32q8", "a must be a float of 16 or 32 bits with acc=f32q8, got i8"),
+        ("gemm 1x1x1x1 f32:bf16:f32 acc=f32q8", "b must be a type of at most 8 bits with acc=f32q8, got bf16"),
+        ("gemm 1x1x1x8 f32:i4:f32 acc=f32q8 sparse=2:4", "acc=f32q8 cannot go with sparse=2:4"),
+        ("gemm 1x1x1x1 i32:i8:i32", "a must be a float or an integer of at most 8 bits, got i32"),
+        ("gemm 1x1x1x1 f64:f32:f64", "b must be f64 as a is, got f32"),
+        ("gemm 1x1x1x1 f64:f64:f64 acc=f32", "acc must be f64 where a and b are, got `f32`"),
+        ("gemm 1x1x1x1 f32:f32:f32 acc=f64", "acc must be no f64 where a and b are not, got `f64`"),
+        ("gemm 1x1x1x1 f32:f32:u8", "d must be a float or a signed integer, got u8"),
         (
             "gemm 4294967295x4294967295x4294967295x1 f64:f64:f64",
             "bytes of a may be at most 9223372036854775807, got more than 2^64",
         ),
         ("attention 1x32:5x8x64 f32:f32:f32", "q_heads must be a multiple of 5, got 32"),
-        ("attention 1x1x8x64 f32:f32:f32 page=16/4", "page excludes lens=fixed"),
+        ("attention 1x1x8x64 f32:f32:f32 page=16/4", "page cannot go with lens=fixed"),
         (
             "attention 1x1x8x64 f32:f32:f32 mask=(q=k)",
             "mask must be full, causal, window/LEFT/RIGHT, prefix/LEN, \
           blocks/Q/K or an expression in parentheses, got `(q=k)`",
         ),
         ("attention 1x1x8x64 f32:f32:f32 softcap=inf", "softcap must be a finite number, got `inf`"),
-        ("norm 4x4 f32:f32", "kind missing"),
+        ("attention 1x1x8x64 f32:f32:f32 softcap=-2.5", "softcap must be above 0, got `-2.5`"),
+        ("attention 1x1x8x64 i8:f32:f32", "q must be a float, got i8"),
+        ("norm 4x4 f32:f32", "kind is missing"),
         ("rope 4x4x64 f32:f32 positions=9 rotated=65", "rotated may be at most 64, got 65"),
         ("quantize 4x4 f32:f32@row", "q must be a type of at most 8 bits, got f32"),
     ] {
@@ -129,7 +136,7 @@ fn scales_are_refused_where_an_op_has_none() {
     let mut spec = GatherSpec::new(4, 8, 16, DType::E4m3);
     assert!(spec.build().is_ok());
     spec.table.format.scheme = Scheme::Row;
-    assert_eq!(spec.build(), Err(BadProblem::Conflict { one: "table", other: "a scheme" }));
+    assert_eq!(spec.build(), Err(BadProblem::Conflict { one: "table", other: "scales" }));
 }
 
 #[test]

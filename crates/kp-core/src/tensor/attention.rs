@@ -176,6 +176,9 @@ pub(super) fn prepare([q, k, v]: [&Tensor; 3], options: &Attend<'_>, lse: bool, 
     if options.keys.is_some() && !packed {
         return wrong("packed keys need packed queries");
     }
+    if matches!(options.mask, Mask::Blocks { .. }) != options.blocks.is_some() {
+        return wrong("the mask of blocks needs blocks, and no other mask takes them");
+    }
     if packed && options.kv_lens.is_some() {
         return wrong("packed sequences have their own lengths: kv_lens does not go with them");
     }
@@ -226,8 +229,8 @@ pub(super) fn prepare([q, k, v]: [&Tensor; 3], options: &Attend<'_>, lse: bool, 
         lens,
         storage,
         mask: options.mask,
-        scale: options.scale.map(|scale| real("scale", scale)).transpose()?,
-        softcap: options.softcap.map(|cap| real("softcap", cap)).transpose()?,
+        scale: options.scale.map(|scale| real(OP, "scale", scale)).transpose()?,
+        softcap: options.softcap.map(|cap| real(OP, "softcap", cap)).transpose()?,
         alibi: options.slopes.is_some(),
         sinks: options.sinks.is_some(),
         lse,
@@ -257,7 +260,7 @@ pub(super) fn prepare([q, k, v]: [&Tensor; 3], options: &Attend<'_>, lse: bool, 
             let count = longest_q.div_ceil(q.max(1) as usize) * longest_kv.div_ceil(k.max(1) as usize);
             options.blocks.map(|blocks| blocks.vector_of(OP, "blocks", count, DType::U8)).transpose()?
         }
-        _ => options.blocks.cloned(),
+        _ => None,
     };
     let offsets = |s: Option<&Sequences>| s.map(|s| s.offsets().clone());
     let mut o_shape = vec![q_len, q_heads, v_dim];

@@ -86,7 +86,7 @@ impl Tensor {
         }
         let spec = NormSpec {
             x: x.layout,
-            eps: real("eps", norm.eps)?,
+            eps: real(OP, "eps", norm.eps)?,
             weight: weight.as_ref().map(Tensor::dtype),
             bias: bias.as_ref().map(Tensor::dtype),
             residual: residual.is_some(),
@@ -130,7 +130,7 @@ impl Tensor {
         let x = self.as_rows("softmax")?;
         let spec = SoftmaxSpec {
             x: x.layout,
-            scale: real("scale", scale)?,
+            scale: real("softmax", "scale", scale)?,
             log,
             ..SoftmaxSpec::new(x.rows, x.cols, self.dtype())
         };
@@ -158,7 +158,7 @@ impl Tensor {
 }
 
 /// A setting as problems have it.
-pub(super) fn real(what: &'static str, value: f32) -> Result<Real> {
-    Real::new(value)
-        .ok_or_else(|| BadProblem::Invalid { what, expected: "a finite number", got: value.to_string() }.into())
+pub(super) fn real(op: &'static str, what: &'static str, value: f32) -> Result<Real> {
+    let bad = || BadProblem::Invalid { what, expected: "a finite number", got: value.to_string() };
+    Real::new(value).ok_or_else(|| bad().of(op).into())
 }

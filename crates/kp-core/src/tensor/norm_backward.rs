@@ -41,7 +41,7 @@ impl Tensor {
         let spec = NormBackwardSpec {
             x: x.layout,
             grad_y: grad.layout,
-            eps: real("eps", norm.eps)?,
+            eps: real(OP, "eps", norm.eps)?,
             weight: weight.as_ref().map(Tensor::dtype),
             bias: bias.is_some(),
             ..NormBackwardSpec::new(x.rows, x.cols, norm.kind, self.dtype())

@@ -51,7 +51,7 @@ impl<'e> Run<'e> {
     pub(super) fn launch<S: OpSpec>(self, spec: S, args: &<S::Op as Op>::Args<'_>) -> Result<How> {
         self.mixed?;
         let align = Align::default().min(Align::of_addr(self.addrs));
-        let problem = spec.build()?.with_repro(self.engine.repro()).with_align(align);
+        let problem = spec.build().map_err(|bad| bad.of(self.op))?.with_repro(self.engine.repro()).with_align(align);
         let plan = self.engine.plan(&problem)?;
         self.engine.with_queue(|queue| plan.launch(queue, args))?;
         Ok(How::Kernel { backend: self.engine.backend().name(), op: S::NAME, label: plan.label() })

@@ -83,7 +83,7 @@ impl Spec for ActivationSpec {
 
     fn check(&self) -> Result<(), BadProblem> {
         dtype_in("x", self.x.dtype(), &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
-        exclusive(self.x.format.scheme != Scheme::None, "x", "a scheme")?;
+        exclusive(self.x.format.scheme != Scheme::None, "x", "scales")?;
         for (name, dtype) in [("factor", self.factor), ("residual", self.residual)] {
             if let Some(dtype) = dtype {
                 dtype_in(name, dtype, &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;

@@ -6,7 +6,7 @@ use super::{
     args::args,
     format::Access,
     op,
-    problem::{BadProblem, at_least, at_most, dtype_in, exclusive, multiple},
+    problem::{BadProblem, at_least, at_most, dtype_in, exclusive, multiple, refuse_if},
     sequences::{HeadLayout, Kv, Lens, Pair},
 };
 use crate::{
@@ -289,7 +289,7 @@ impl Spec for AttentionSpec {
         self.mask.check()?;
         for (name, format) in [("q", self.q), ("kv", self.kv)] {
             format.check(name)?;
-            exclusive(!format.dtype.is_float(), "attention", "integer q, k or v")?;
+            refuse_if(!format.dtype.is_float(), name, format.dtype, "a float")?;
             let known = matches!(format.scheme, Scheme::None | Scheme::Tensor | Scheme::Row);
             exclusive(!known, "attention", "schemes other than @tensor and @row")?;
         }
@@ -312,8 +312,8 @@ impl Spec for AttentionSpec {
         for (format, ld) in [(self.q, self.ld[0]), (self.kv, self.ld[1]), (self.kv, self.ld[2])] {
             multiple("ld", format.dtype.per_byte().into(), ld.into())?;
         }
-        if self.softcap.is_some_and(|cap| cap.get() <= 0.0) {
-            return Err(BadProblem::Invalid { what: "softcap", expected: "above 0", got: "0 or less".into() });
+        if let Some(cap) = self.softcap.filter(|cap| cap.get() <= 0.0) {
+            return Err(BadProblem::Invalid { what: "softcap", expected: "above 0", got: cap.to_string() });
         }
         if let Kv::Paged { page, .. } = self.storage {
             at_least("page", 1, page.into())?;
@@ -394,7 +394,7 @@ impl Spec for AttentionSpec {
             return Err(invalid());
         }
         let [q, kv, o] = words.types::<Format, 3>("Q:KV:O, each dtype[@scheme]")?;
-        exclusive(o.scheme != Scheme::None, "o", "a scheme")?;
+        exclusive(o.scheme != Scheme::None, "o", "scales")?;
         let mut spec = Self { v_dim, ..Self::new(batch, [q_heads, kv_heads], [q_len, kv_len], qk_dim, o.dtype) };
         (spec.q, spec.kv) = (q, kv);
         spec.layout = words.option("layout", HeadLayout::FORMS)?.unwrap_or_default();

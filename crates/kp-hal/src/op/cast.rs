@@ -77,7 +77,7 @@ impl Spec for CastSpec {
         exclusive(
             x.format.scheme != Scheme::None || y.format.scheme != Scheme::None,
             "cast",
-            "schemes: quantize instead",
+            "scales: quantize instead",
         )?;
         let panels = matches!(x.order, Order::Panel { .. });
         exclusive(panels && x.dtype() != y.dtype(), "panels of x", "another type of y")?;

@@ -66,7 +66,7 @@ impl Spec for DequantizeSpec {
     fn check(&self) -> Result<(), BadProblem> {
         dtype_in("q", self.q.dtype(), &NARROW, NARROW_TEXT)?;
         dtype_in("y", self.y.dtype(), &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
-        exclusive(self.y.format.scheme != Scheme::None, "y", "a scheme")?;
+        exclusive(self.y.format.scheme != Scheme::None, "y", "scales")?;
         self.q.check(&Q, self.rows, self.cols)?;
         self.y.check(&Y, self.rows, self.cols)
     }

@@ -177,7 +177,7 @@ impl Format {
             }
         }
         if let (0, _) | (_, 0) = self.block() {
-            return Err(BadProblem::TooSmall { what: "scale block", min: 1, got: 0 });
+            return Err(BadProblem::TooSmall { what: "a block of scales", min: 1, got: 0 });
         }
         exclusive(
             self.scales == ScaleLayout::Tiles && !matches!(self.scheme, Scheme::Mx | Scheme::Nv),

@@ -6,7 +6,7 @@ use super::{
     format::{Access, Format},
     layout::{Matrix, MatrixNames, Order, matrix_names},
     op,
-    problem::{BadProblem, dtype_in, exclusive, multiple},
+    problem::{BadProblem, dtype_in, exclusive, multiple, refuse_if},
 };
 use crate::{
     dtype::DType,
@@ -236,32 +236,35 @@ impl GemmSpec {
         multiple("n of a gated product", self.epilogue.gate.columns().into(), n.into())?;
         if self.sparsity == Sparsity::TwoOfFour {
             multiple("k of a sparse a", 8, k.into())?;
-            exclusive(a.order != Order::Row, "sparse=2:4", "a whose columns are contiguous")?;
+            exclusive(a.order != Order::Row, "sparse=2:4", "an a that does not lie in rows")?;
         }
         a.check(&A, (m, self.a_cols(), a_batch), false)?;
         b.check(&B, (k, n, batch), false)?;
         d.check(&D, (m, self.d_cols(), d_batch), true)?;
         let panels = |m: &Matrix| matches!(m.order, Order::Panel { .. });
-        exclusive(panels(&a) || panels(&d), "panels", "a and d")?;
-        for (name, format) in [("a", a.format), ("b", b.format)] {
-            exclusive(
-                format.dtype == DType::I32 || format.dtype == DType::I64,
-                "a product",
-                if name == "a" { "a wider than i8" } else { "b wider than i8" },
-            )?;
+        exclusive(panels(&a) || panels(&d), "panels", "a or d")?;
+        for (operand, got) in [("a", a.dtype()), ("b", b.dtype())] {
+            let wide = matches!(got, DType::I32 | DType::I64);
+            refuse_if(wide, operand, got, "a float or an integer of at most 8 bits")?;
         }
         let wide = |t: DType| t == DType::F64;
-        exclusive(wide(a.dtype()) != wide(b.dtype()), "an f64 operand", "another of fewer bits")?;
-        exclusive(wide(a.dtype()) != (acc == Acc::F64), "f64 operands", "another acc than f64")?;
+        refuse_if(wide(a.dtype()) && !wide(b.dtype()), "b", b.dtype(), "f64 as a is")?;
+        refuse_if(wide(b.dtype()) && !wide(a.dtype()), "a", a.dtype(), "f64 as b is")?;
+        if wide(a.dtype()) != (acc == Acc::F64) {
+            let expected = if acc == Acc::F64 { "no f64 where a and b are not" } else { "f64 where a and b are" };
+            return Err(BadProblem::Invalid { what: "acc", expected, got: acc.to_string() });
+        }
         let integers = !a.dtype().is_float() && !b.dtype().is_float();
         exclusive(acc == Acc::I32 && !integers, "acc=i32", "an operand that is no integer")?;
         if acc == Acc::F32Q8 {
-            exclusive(!a.dtype().is_float() || a.dtype().bits() < 16, "acc=f32q8", "a but floats of 16 or 32 bits")?;
-            exclusive(b.dtype().bits() > 8, "acc=f32q8", "b of more than 8 bits")?;
-            exclusive(a.format.scheme != Scheme::None, "acc=f32q8", "an a with scales")?;
-            exclusive(self.sparsity != Sparsity::Dense, "acc=f32q8", "a sparse a")?;
+            let rounded = a.dtype().is_float() && a.dtype().bits() >= 16;
+            refuse_if(!rounded, "a", a.dtype(), "a float of 16 or 32 bits with acc=f32q8")?;
+            refuse_if(b.dtype().bits() > 8, "b", b.dtype(), "a type of at most 8 bits with acc=f32q8")?;
+            exclusive(a.format.scheme != Scheme::None, "acc=f32q8", "scales of a")?;
+            exclusive(self.sparsity != Sparsity::Dense, "acc=f32q8", "sparse=2:4")?;
         }
-        exclusive(d.format.dtype == DType::U4 || d.format.dtype == DType::U8, "d", "unsigned integers")?;
+        let unsigned = matches!(d.dtype(), DType::U4 | DType::U8);
+        refuse_if(unsigned, "d", d.dtype(), "a float or a signed integer")?;
         exclusive(d.format.has_zero(), "d", "zero points")?;
         match self.c {
             Addend::None => Ok(()),

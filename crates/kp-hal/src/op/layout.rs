@@ -283,7 +283,7 @@ impl Rows {
 
     /// As `check`, for ops whose operands have no scales.
     pub(super) fn check_plain(&self, names: &MatrixNames, rows: u32, cols: u32) -> Result<(), BadProblem> {
-        exclusive(self.format.scheme != Scheme::None, names.operand, "a scheme")?;
+        exclusive(self.format.scheme != Scheme::None, names.operand, "scales")?;
         self.check(names, rows, cols)
     }
 

@@ -7,7 +7,7 @@ use super::{
     format::Access,
     layout::{MatrixNames, matrix_names},
     op,
-    problem::{BadProblem, dtype_in, exclusive},
+    problem::{BadProblem, dtype_in, exclusive, refuse_if},
 };
 use crate::{
     dtype::DType,
@@ -105,7 +105,8 @@ pub(super) fn output_needs(y: &Rows, list: &mut NeedList, rows: u32, cols: u32) 
 pub(super) fn check_output(y: &Rows, rows: u32, cols: u32) -> Result<(), BadProblem> {
     y.check(&Y, rows, cols)?;
     exclusive(y.format.has_zero(), "y", "zero points")?;
-    exclusive(matches!(y.dtype(), DType::U4 | DType::U8 | DType::I32 | DType::I64), "y", "wide or unsigned integers")
+    let wrong = matches!(y.dtype(), DType::U4 | DType::U8 | DType::I32 | DType::I64);
+    refuse_if(wrong, "y", y.dtype(), "a float or a signed integer of at most 8 bits")
 }
 
 impl NormSpec {
@@ -132,7 +133,7 @@ impl Spec for NormSpec {
 
     fn check(&self) -> Result<(), BadProblem> {
         dtype_in("x", self.x.dtype(), &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
-        exclusive(self.x.format.scheme != Scheme::None, "x", "a scheme")?;
+        exclusive(self.x.format.scheme != Scheme::None, "x", "scales")?;
         for (name, dtype) in [("weight", self.weight), ("bias", self.bias)] {
             if let Some(dtype) = dtype {
                 dtype_in(name, dtype, &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;

@@ -333,6 +333,21 @@ pub enum BadProblem {
         /// The second.
         other: &'static str,
     },
+    /// Any of these, found by a call that built the problem itself.
+    Of {
+        /// What was called: `attention`.
+        op: &'static str,
+        /// What is wrong.
+        why: Box<BadProblem>,
+    },
+}
+
+impl BadProblem {
+    /// The same, and what was called.
+    #[must_use]
+    pub fn of(self, op: &'static str) -> Self {
+        Self::Of { op, why: Box::new(self) }
+    }
 }
 
 impl std::error::Error for BadProblem {}
@@ -340,7 +355,7 @@ impl std::error::Error for BadProblem {}
 impl fmt::Display for BadProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing { what } => write!(f, "{what} missing"),
+            Self::Missing { what } => write!(f, "{what} is missing"),
             Self::Invalid { what, expected, got } => write!(f, "{what} must be {expected}, got `{got}`"),
             Self::Unknown { word, known } => write!(f, "unknown word `{word}`, known here: {}", known.join(" ")),
             Self::Repeated { key } => write!(f, "`{key}` is given twice"),
@@ -349,7 +364,8 @@ impl fmt::Display for BadProblem {
             Self::TooLarge { what, max, got } => write!(f, "{what} may be at most {max}, got {got}"),
             Self::NotMultiple { what, of, got } => write!(f, "{what} must be a multiple of {of}, got {got}"),
             Self::DType { operand, got, expected } => write!(f, "{operand} must be {expected}, got {got}"),
-            Self::Conflict { one, other } => write!(f, "{one} excludes {other}"),
+            Self::Conflict { one, other } => write!(f, "{one} cannot go with {other}"),
+            Self::Of { op, why } => write!(f, "{op}: {why}"),
         }
     }
 }
@@ -374,6 +390,16 @@ pub(super) fn exclusive(both: bool, one: &'static str, other: &'static str) -> R
     if both { Err(BadProblem::Conflict { one, other }) } else { Ok(()) }
 }
 
+/// Refuses a type of an operand.
+pub(super) fn refuse_if(
+    wrong: bool,
+    operand: &'static str,
+    got: DType,
+    expected: &'static str,
+) -> Result<(), BadProblem> {
+    if wrong { Err(BadProblem::DType { operand, got, expected }) } else { Ok(()) }
+}
+
 /// Refuses a type that is not in `allowed`.
 pub(super) fn dtype_in(
     operand: &'static str,
@@ -381,7 +407,7 @@ pub(super) fn dtype_in(
     allowed: &[DType],
     expected: &'static str,
 ) -> Result<(), BadProblem> {
-    if allowed.contains(&got) { Ok(()) } else { Err(BadProblem::DType { operand, got, expected }) }
+    refuse_if(!allowed.contains(&got), operand, got, expected)
 }
 
 /// Multiply and fold: a few cycles per field, good enough for keys that kp makes itself.

@@ -146,19 +146,19 @@ impl Spec for QuantizeSpec {
     fn check(&self) -> Result<(), BadProblem> {
         let q = self.q.format;
         dtype_in("x", self.x.dtype(), &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
-        exclusive(self.x.format.scheme != Scheme::None, "x", "a scheme")?;
+        exclusive(self.x.format.scheme != Scheme::None, "x", "scales")?;
         dtype_in("q", q.dtype, &NARROW, NARROW_TEXT)?;
         self.x.check(&X, self.rows, self.cols)?;
         self.q.check(&Q, self.rows, self.cols)?;
         exclusive(q.scheme == Scheme::Nv && self.rule != ScaleRule::Nearest, "@nv", "rules other than nearest")?;
-        exclusive(q.scheme == Scheme::None && self.rule != ScaleRule::Nearest, "rule", "q without a scheme")?;
+        exclusive(q.scheme == Scheme::None && self.rule != ScaleRule::Nearest, "rule", "a q without scales")?;
         exclusive(q.has_zero() && self.rule != ScaleRule::Nearest, "zero points", "rules other than nearest")?;
         let signed = !matches!(q.dtype, DType::U4 | DType::U8);
-        exclusive(q.has_zero() && signed, "zero points of a quantization", "signed codes")?;
+        exclusive(q.has_zero() && signed, "zero points", "signed codes")?;
         let fp8 = matches!(q.dtype, DType::E4m3 | DType::E5m2 | DType::E4m3Fnuz | DType::E5m2Fnuz);
         exclusive(self.overflow == Overflow::Propagate && !fp8, "overflow=propagate", "q other than 8-bit floats")?;
         let own = matches!(q.scheme, Scheme::None | Scheme::Mx | Scheme::Nv);
-        exclusive(self.scales == Scales::Given && own, "scales=given", "q unscaled, @mx or @nv")
+        exclusive(self.scales == Scales::Given && own, "scales=given", "a q that is unscaled, @mx or @nv")
     }
 
     fn needs(&self, list: &mut NeedList) {
