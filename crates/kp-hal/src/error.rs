@@ -1,9 +1,13 @@
 //! One error type, one pointer wide. Messages say what was asked, what was found, and the unit.
+//!
+//! It is what kp-hal and the backends return, and in kp-core what works on an engine that is open: tensors, plans, launches, queues.
+//! What opens, tunes or saves returns `kp_core::Error`, which holds this one as `Hal`; `?` makes the one of the other.
 
 use crate::{
     fault::Fault,
     op::{ArgError, BadProblem},
     support::Unsupported,
+    text::Unread,
 };
 use std::{borrow::Cow, fmt};
 
@@ -36,6 +40,8 @@ pub enum ErrorKind {
     },
     /// The problem makes no sense, or its text does not parse.
     BadProblem(BadProblem),
+    /// A text is none of what it may be: of a type, a format, a setting. Whole problems have `BadProblem`.
+    Unread(Unread),
     /// No kernel runs the problem: each kernel asked, with its reason, best first.
     Unsupported(Vec<(&'static str, Unsupported)>),
     /// The caller passed buffers that do not fit the problem.
@@ -108,7 +114,7 @@ macro_rules! from {
         }
     )*};
 }
-from!(ArgError => BadArgs, BadOperands => BadOperands, BadProblem => BadProblem, DriverError => Driver, Fault => Fault);
+from!(ArgError => BadArgs, BadOperands => BadOperands, BadProblem => BadProblem, DriverError => Driver, Fault => Fault, Unread => Unread);
 
 impl std::error::Error for Error {}
 
@@ -126,6 +132,7 @@ impl fmt::Display for ErrorKind {
                 write!(f, "out of memory: wanted {wanted} bytes, {free} of {total} are free")
             }
             Self::BadProblem(bad) => bad.fmt(f),
+            Self::Unread(unread) => unread.fmt(f),
             Self::Unsupported(reasons) => match &reasons[..] {
                 [] => f.write_str("unsupported: the backend has no kernel of this op"),
                 [(kernel, why), rest @ ..] => {
@@ -166,6 +173,14 @@ mod tests {
     #[test]
     fn a_result_is_one_pointer() {
         assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn a_text_that_does_not_parse_is_an_error() {
+        let parse = |text: &str| -> Result<crate::DType> { Ok(text.parse()?) };
+        assert_eq!(parse("bf16"), Ok(crate::DType::Bf16));
+        let error = parse("bf17").expect_err("there is no such type");
+        assert!(matches!(error.kind(), ErrorKind::Unread(_)) && error.to_string().starts_with("expected one of f64 "));
     }
 
     #[test]
