@@ -77,3 +77,8 @@ pub use rank::rank;
 pub use tensor::Tensor;
 pub use tune::{Progress, Tune, Tuned};
 pub use wisdom::Wisdom;
+
+/// The programs of the README, which must run as they stand there.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -157,6 +157,26 @@ fn tensors_of_two_engines_are_refused_in_words() {
     assert!(a.add(&f32s(&e.clone(), &[4, 4])).is_ok(), "a clone is the same engine");
 }
 
+/// What the documentation of the named formats says a number takes.
+#[test]
+fn named_formats_take_the_bits_they_say() -> Result<()> {
+    let x = f32s(&engine(), &[16, 256]);
+    for (format, bits) in [
+        (formats::MXFP8, 8.25),
+        (formats::MXFP4, 4.25),
+        (formats::INT4_G32, 4.5),
+        (formats::INT4_G128, 4.125),
+        (formats::UINT4_G128_ZERO, 4.1875),
+        (formats::NF4_G32, 4.5),
+        (formats::NF4_G64, 4.25),
+    ] {
+        let q = x.quantize(format)?;
+        assert_eq!(q.device_bytes() as f64 * 8.0 / q.len() as f64, bits, "{format}");
+    }
+    assert!(refusal(x.quantize(DType::F32)).starts_with("quantize: q must be a type of at most 8 bits"));
+    Ok(())
+}
+
 #[test]
 fn quantized_tensors_refuse_what_would_lose_their_scales() -> Result<()> {
     let e = engine();

@@ -46,7 +46,7 @@ impl Tensor {
         }
         let lse = lse.vector_of(OP, "lse", p.o_shape[..p.o_shape.len() - 1].iter().product(), DType::F32)?;
         let spec = AttentionBackwardSpec { forward: p.spec };
-        let _ = kp_hal::Spec::build(spec)?;
+        let _ = kp_hal::Spec::build(spec).map_err(|bad| bad.of(OP))?;
         let engine = &self.engine;
         let room = |t: &Tensor| Output::new(engine, t.shape(), t.dtype());
         let (mut q_out, mut k_out, mut v_out) = (room(self)?, room(k)?, room(v)?);

@@ -30,8 +30,16 @@ pub mod formats {
     pub const INT8_ROW: Format = Format::new(DType::I8, Scheme::Row);
     /// 4-bit integers, one f16 per 32 numbers: 4.5 bits a number.
     pub const INT4_G32: Format = Format::new(DType::I4, group(32));
+    /// 4-bit integers, one f16 per 128 numbers: 4.125 bits a number; the symmetric groups of GPTQ.
+    pub const INT4_G128: Format = Format::new(DType::I4, group(128));
+    /// 4-bit integers from 0 on, one f16 and one zero point of a byte per 128 numbers: 4.1875 bits a number; the groups of AWQ and of
+    /// GPTQ that are not symmetric.
+    pub const UINT4_G128_ZERO: Format =
+        Format::new(DType::U4, Scheme::Group { inner: 128, scale: DType::F16, zero: true });
     /// 4-bit NormalFloat codes, one f16 per 32 numbers: 4.5 bits a number.
     pub const NF4_G32: Format = Format::new(DType::Nf4, group(32));
+    /// 4-bit NormalFloat codes, one f16 per 64 numbers: 4.25 bits a number; blocks as QLoRA has them.
+    pub const NF4_G64: Format = Format::new(DType::Nf4, group(64));
 
     const fn group(inner: u16) -> Scheme {
         Scheme::Group { inner, scale: DType::F16, zero: false }
@@ -61,7 +69,7 @@ impl Tensor {
         let x = self.as_rows("quantize")?;
         let spec = QuantizeSpec { x: x.layout, rule, ..QuantizeSpec::new(x.rows, x.cols, self.dtype(), format) };
         // The problem is checked before room is made for what it cannot have.
-        let _ = kp_hal::Spec::build(spec)?;
+        let _ = kp_hal::Spec::build(spec).map_err(|bad| bad.of("quantize"))?;
         let mut q = Output::new(&self.engine, self.shape(), format)?;
         let mut run = Run::new(&self.engine, "quantize");
         let Data { codes, scale, global, zero } = &mut q.data;
@@ -90,7 +98,7 @@ impl Tensor {
         let (rows, cols) = (dim("rows", rows)?, dim("columns", cols)?);
         let spec =
             DequantizeSpec { q: Rows::tight(self.format, cols), ..DequantizeSpec::new(rows, cols, self.format, dtype) };
-        let _ = kp_hal::Spec::build(spec)?;
+        let _ = kp_hal::Spec::build(spec).map_err(|bad| bad.of("dequantize"))?;
         let mut y = Output::new(&self.engine, self.shape(), dtype)?;
         let mut run = Run::new(&self.engine, "dequantize");
         let args = DequantizeArgs {
