@@ -53,8 +53,8 @@ pub struct Row {
     pub time: Nanos,
     /// Whether the time was measured on this device; else the kernel estimates it.
     pub measured: bool,
-    /// What fraction of this time the floor is: 1 is perfect. Of an estimate, which is made of stated peaks, the floor
-    /// by stated peaks.
+    /// The floor over this time, so its speed as a part of what the peaks allow: 0.5 takes twice the floor, more than 1 is faster, as
+    /// from a cache. Of an estimate, which is made of stated peaks, the floor by stated peaks.
     pub of_floor: f64,
     /// What the kernel says of the choice: `pads m from 1 to 64`.
     pub note: Option<String>,
@@ -157,7 +157,7 @@ impl fmt::Display for Explanation {
             place += 1;
             let how = if *measured { "measured" } else { "estimated" };
             write!(f, "{place:>3}  {label:<width$}  {:>8}  {how:<9}", time.to_string())?;
-            write!(f, "  {:>13}  {:>3.0}% of the floor", self.rate(*time), 100.0 * of_floor)?;
+            write!(f, "  {:>13}  {:>3.0}% of peak speed", self.rate(*time), 100.0 * of_floor)?;
             match note {
                 Some(note) => writeln!(f, "  {note}")?,
                 None => writeln!(f)?,

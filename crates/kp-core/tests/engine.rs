@@ -147,16 +147,16 @@ fn explain_prints_a_table() {
     let text = engine().explain(&problem("gemm 1x64x4096x4096 bf16:bf16:bf16")).to_string();
     let expected = "\
 Null Device (null, 16 units, 100 GB/s)          floor 537 µs: compute, 2.15 Gflop, stated peaks
-  1  null_tiled#0    538 µs  estimated   3.99 Tflop/s  100% of the floor
-  2  null_tiled#1    538 µs  estimated   3.99 Tflop/s  100% of the floor
-  3  null_tiled#2   1.07 ms  estimated   2.00 Tflop/s   50% of the floor  pads m from 64 to 128
-  4  null_any#0     2.15 ms  estimated   1.00 Tflop/s   25% of the floor
+  1  null_tiled#0    538 µs  estimated   3.99 Tflop/s  100% of peak speed
+  2  null_tiled#1    538 µs  estimated   3.99 Tflop/s  100% of peak speed
+  3  null_tiled#2   1.07 ms  estimated   2.00 Tflop/s   50% of peak speed  pads m from 64 to 128
+  4  null_any#0     2.15 ms  estimated   1.00 Tflop/s   25% of peak speed
 ";
     assert_eq!(text, expected);
     let text = engine().explain(&problem("gemm 1x1x100x100 f32:f32:f32")).to_string();
     let expected = "\
 Null Device (null, 16 units, 100 GB/s)          floor 408 ns: memory, 40.8 kB, stated peaks
-  1  null_any#0   2.63 µs  estimated      15.5 GB/s   16% of the floor
+  1  null_any#0   2.63 µs  estimated      15.5 GB/s   16% of peak speed
   –  null_tiled  a cannot be f32
 ";
     assert_eq!(text, expected);

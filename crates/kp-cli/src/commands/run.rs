@@ -112,7 +112,7 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
     }
     let text = format!(
         "{problem}\n  kernel    {}\n  device    {}\n  time      {} (median of {}, the middle half within {})\n  rate      {}\n  \
-         roofline  {} of the stated peaks: {} at least, {}\n  operands  {}\n  error     {}\n",
+         roofline  {} of peak speed: at stated peaks it takes {}, {}\n  operands  {}\n  error     {}\n",
         ran.how,
         engine.info().name,
         units::time(median),
