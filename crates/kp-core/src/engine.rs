@@ -64,6 +64,8 @@ struct Inner {
     generation: AtomicU64,
     store: Option<Store>,
     knowledge: RwLock<Knowledge>,
+    /// Held while wisdom is saved: what one save has taken to write, another's result would not have.
+    saving: Mutex<()>,
     queue: Mutex<Box<dyn Queue>>,
 }
 
@@ -125,6 +127,7 @@ impl Engine {
             generation: AtomicU64::new(0),
             store,
             knowledge: RwLock::new(knowledge),
+            saving: Mutex::new(()),
             queue: Mutex::new(queue),
         })))
     }

@@ -144,6 +144,38 @@ fn many_savers_lose_nothing() {
     assert_eq!((wisdom.len(), warnings.count), (80, 0));
 }
 
+/// Clones of one engine on several threads: what is being saved by one stays known when another's save is done.
+#[test]
+fn savers_of_one_engine_forget_nothing() {
+    let folder = Folder::new();
+    let engine = open(&folder.file());
+    let code = code_of(&engine, "null_any");
+    let save = |thread: u32| {
+        for i in 1..=25 {
+            let problem = line(&format!("gemm 1x{thread}x{i}x1 f32:f32:f32"));
+            engine.record(&problem, label("null_any", 0), Fact { time: Nanos(1), code });
+            engine.save_wisdom().expect("writable");
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..=4)
+            .map(|thread| {
+                scope.spawn({
+                    let save = &save;
+                    move || save(thread)
+                })
+            })
+            .collect();
+        let mut known = 0;
+        while !threads.iter().all(|thread| thread.is_finished()) {
+            let now = engine.wisdom().len();
+            assert!(now >= known, "{known} facts became {now}");
+            known = now;
+        }
+    });
+    assert_eq!((engine.wisdom().len(), open(&folder.file()).wisdom().len()), (100, 100));
+}
+
 #[test]
 fn stale_facts_are_ignored_and_forgotten_on_save() {
     let folder = Folder::new();

@@ -54,7 +54,8 @@ impl Engine {
         knowledge.wisdom.peaks(&self.0.machine).cloned()
     }
 
-    /// Merges what was recorded since the last save into the wisdom file, and takes over what others saved there.
+    /// Merges what was recorded since the last save into the wisdom file, and takes over what others saved there: the file is
+    /// locked from reading to replacing it, so that several processes and threads lose nothing of each other.
     /// Facts of this device whose kernel has changed since are dropped. Without a file, this does nothing.
     ///
     /// Returns the lines of the file that were kept out.
@@ -63,6 +64,7 @@ impl Engine {
     /// `Wisdom` if the file cannot be written or is something else; what was recorded stays in memory, to be saved later.
     pub fn save_wisdom(&self) -> Result<Vec<Warning>> {
         let Some(store) = &self.0.store else { return Ok(Vec::new()) };
+        let _saving = self.0.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = std::mem::take(&mut self.knowledge().fresh);
         let saved = store.update(|wisdom| {
             wisdom.merge(&fresh);
