@@ -112,7 +112,8 @@ pub struct MemoryInfo {
     pub total: u64,
 }
 
-/// An open device. Shared by threads; queues, buffers and plans keep it alive.
+/// An open device. Shared by threads; queues and buffers keep what they need of it alive. A plan knows it by its `DeviceId`, since it
+/// is launched through a queue.
 pub trait Device: Any + Send + Sync {
     /// Who it is.
     fn id(&self) -> DeviceId;

@@ -121,6 +121,7 @@ fn nonsense_is_refused_with_its_numbers() {
         ),
         ("attention 1x1x8x64 f32:f32:f32 softcap=inf", "softcap must be a finite number, got `inf`"),
         ("attention 1x1x8x64 f32:f32:f32 softcap=-2.5", "softcap must be above 0, got `-2.5`"),
+        ("attention 1x65536x1x65536 f32:f32:f32", "numbers of a token may be at most 4294967295, got 4294967296"),
         ("attention 1x1x8x64 i8:f32:f32", "q must be a float, got i8"),
         ("norm 4x4 f32:f32", "kind is missing"),
         ("rope 4x4x64 f32:f32 positions=9 rotated=65", "rotated may be at most 64, got 65"),

@@ -15,7 +15,6 @@
 //! staging.rs     pinned memory for uploads on their way
 //! queue.rs       copies, marks, waiting, scratch
 //! graph.rs       recording and replaying
-//! fault.rs       what is known when work has failed
 //! launch.rs      the shortest way from a plan to the driver
 //! tensor_map.rs  descriptors of tensors for TMA, remembered per queue
 //! compile/       CUDA C++ → cubin

@@ -17,7 +17,6 @@
 //! staging.rs     pinned memory for copies from and to the host
 //! graph.rs       recording and replaying
 //! hazards.rs     which launches must wait for others
-//! fault.rs       what is known when work has failed
 //! pipelines.rs   shaders made ready, once; the driver's cache of them on disk
 //! probe.rs       what Vulkan does not say of a device, asked of the device
 //! shaders.rs     SPIR-V

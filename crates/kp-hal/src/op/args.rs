@@ -102,7 +102,7 @@ impl NeedList {
         }
     }
 
-    /// The sum of all bytes; each operand that is also read counts once more as an output would.
+    /// The sum of all bytes. An output that is also read counts once.
     pub(super) fn total_bytes(&self) -> u64 {
         self.list[..self.len].iter().fold(0, |sum, (_, need)| sum.saturating_add(need.bytes))
     }
@@ -287,7 +287,8 @@ pub(super) fn not_as_asked(operands: &[Operand], asked: u32, given: u32) -> ArgE
 /// Declares the arguments of an op: the struct, its constructor from the operands every problem has,
 /// and `Args`. Written once here because fourteen ops would each repeat it.
 ///
-/// `in`/`out` are operands of every problem, `in?`/`out?` of some; scalars follow with their defaults.
+/// Each is an `input` or an `output`: first the operands of every problem, behind `?` those of some, behind `=` the scalars with their
+/// defaults.
 macro_rules! args {
     (
         $(#[$meta:meta])*

@@ -146,11 +146,17 @@ impl AttentionSpec {
         spec
     }
 
-    /// The `ld` of Q, K, V and O without gaps.
+    /// The `ld` of Q, K, V and O without gaps; `u32::MAX` for what is more, which no problem has.
     pub fn tight_ld(&self) -> [u32; 4] {
+        self.tight_rows().map(|row| row.try_into().unwrap_or(u32::MAX))
+    }
+
+    /// The same with room for any heads.
+    fn tight_rows(&self) -> [u64; 4] {
         let row = |heads: u32, dim: u32, dtype: DType| {
             let heads = if self.layout == HeadLayout::Bshd { heads } else { 1 };
-            heads.saturating_mul(dim).checked_next_multiple_of(dtype.per_byte()).unwrap_or(u32::MAX)
+            // 2⁶⁴ − 2³³ + 1 at most, so there is room to round up.
+            (u64::from(heads) * u64::from(dim)).next_multiple_of(dtype.per_byte().into())
         };
         [
             row(self.q_heads, self.qk_dim, self.q.dtype),
@@ -298,6 +304,9 @@ impl Spec for AttentionSpec {
             at_most("scales of a sequence", u32::MAX.into(), u64::from(heads) * u64::from(len))?;
         }
         dtype_in("o", self.o, &PLAIN_FLOATS, PLAIN_FLOATS_TEXT)?;
+        for row in self.tight_rows() {
+            at_most("numbers of a token", u32::MAX.into(), row)?;
+        }
         let tight = self.tight_ld();
         for (name, ld, tight) in
             [("ldq", 0, tight[0]), ("ldk", 1, tight[1]), ("ldv", 2, tight[2]), ("ldo", 3, tight[3])]
