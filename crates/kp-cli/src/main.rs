@@ -15,7 +15,7 @@ mod timing;
 mod units;
 
 use clap::{Parser, Subcommand};
-use kp_core::Engine;
+use kp_core::{Engine, registry::NoDevice};
 use output::Output;
 use std::{
     cell::Cell,
@@ -65,7 +65,7 @@ impl Global {
             None => builder,
         };
         match builder.open() {
-            Err(kp_core::Error::NoDevice(none)) if self.device.is_some() => Err(usage(none.to_string())),
+            Err(kp_core::Error::NoDevice(none)) => Err(no_device(&none)),
             opened => {
                 let engine = opened?;
                 let warnings = if self.warned.replace(true) { Vec::new() } else { engine.wisdom_warnings() };
@@ -142,6 +142,11 @@ impl std::error::Error for Usage {}
 /// An error of whoever typed the command: exit code 2.
 pub(crate) fn usage(message: String) -> anyhow::Error {
     Usage(message).into()
+}
+
+/// The error that a device is not there: of whoever typed a name that nothing has, as an option or a variable, else of the machine.
+pub(crate) fn no_device(none: &NoDevice) -> anyhow::Error {
+    if none.is_unknown() { usage(none.to_string()) } else { anyhow::Error::msg(none.to_string()) }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -93,6 +93,13 @@ fn settings_that_do_not_work_are_named() {
         assert_eq!((output.status.code(), said.lines().count()), (Some(code), 1), "{said}");
     }
     assert!(with(&verify, "KP_REQUIRE", "cpu").status.success());
+    // A name is as wrong in a variable as in an option.
+    for command in [&["run", GEMM, "-q"][..], &["explain", GEMM, "-q"], &verify] {
+        let option = kp(command).args(["--device", "toaster"]).output().expect("kp runs");
+        let variable = with(command, "KP_DEVICE", "toaster");
+        assert_eq!((option.status.code(), stderr(&option)), (Some(2), stderr(&variable)), "{command:?}");
+        assert_eq!(variable.status.code(), Some(2), "{command:?}");
+    }
 
     let folder = Folder::new("settings");
     let (file, damaged) = (folder.path("no-wisdom"), folder.path("damaged"));

@@ -15,3 +15,15 @@ pub(crate) fn built_in() -> Vec<&'static dyn Backend> {
         kp_null::BACKEND,
     ]
 }
+
+/// Those whose features are off, each of which is named as its backend is.
+pub(crate) const LEFT_OUT: &[&str] = &[
+    #[cfg(not(feature = "nvidia"))]
+    "nvidia",
+    #[cfg(not(feature = "vulkan"))]
+    "vulkan",
+    #[cfg(not(feature = "cpu"))]
+    "cpu",
+    #[cfg(not(feature = "null"))]
+    "null",
+];

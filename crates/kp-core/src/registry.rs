@@ -1,5 +1,6 @@
 //! Which devices there are, which is best, and which one a name means.
 
+use crate::backends::LEFT_OUT;
 use kp_hal::{Backend, DeviceInfo};
 use std::fmt;
 
@@ -149,6 +150,18 @@ pub struct NoDevice {
     pub backends: Vec<&'static str>,
 }
 
+impl NoDevice {
+    /// The backend that was asked for, if a device's name was not: `nvidia` of `nvidia:1`.
+    fn backend(&self) -> Option<&str> {
+        self.wanted.as_deref().map(|wanted| wanted.split(':').next().unwrap_or(wanted).trim())
+    }
+
+    /// Whether nothing has the name that was asked for. A backend that is of this build and finds no device here has it.
+    pub fn is_unknown(&self) -> bool {
+        self.backend().is_some_and(|backend| !self.unavailable.iter().any(|one| one.what == backend))
+    }
+}
+
 impl std::error::Error for NoDevice {}
 
 impl fmt::Display for NoDevice {
@@ -156,6 +169,9 @@ impl fmt::Display for NoDevice {
         match &self.wanted {
             Some(wanted) => write!(f, "no device {wanted:?}: ")?,
             None => f.write_str("no device: ")?,
+        }
+        if let Some(feature) = self.backend().filter(|name| LEFT_OUT.contains(name) && !self.backends.contains(name)) {
+            write!(f, "built without feature `{feature}`; ")?;
         }
         match &self.devices[..] {
             [] if self.backends.is_empty() => return f.write_str("this build has no backend"),
@@ -170,5 +186,31 @@ impl fmt::Display for NoDevice {
             Some(_) => write!(f, "; backends of this build: {}", self.backends.join(", ")),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_tells_a_backend_left_out_from_one_that_finds_nothing() {
+        let lost = Unavailable { what: "cuckoo".into(), why: "no nest".into() };
+        let registry = Registry { backends: vec!["cuckoo"], unavailable: vec![lost], ..Registry::default() };
+        for name in LEFT_OUT {
+            for wanted in [(*name).to_owned(), format!("{name}:1")] {
+                let none = registry.none(Some(&wanted));
+                let said = format!(
+                    "no device {wanted:?}: built without feature `{name}`; there is none; unavailable: cuckoo (no nest); \
+                     backends of this build: cuckoo"
+                );
+                assert_eq!((none.to_string(), none.is_unknown()), (said, true));
+            }
+        }
+        for (wanted, unknown) in [("cuckoo", false), ("cuckoo:1", false), ("toaster", true)] {
+            let none = registry.none(Some(wanted));
+            assert!(none.is_unknown() == unknown && !none.to_string().contains("feature"), "{none}");
+        }
+        assert!(!registry.none(None).is_unknown());
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Args {
 pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool> {
     let found = Engine::builder().survey();
     let chosen: Vec<&Listed> = match &global.device {
-        Some(name) => found.choose(Some(name)).map_err(|none| crate::usage(none.to_string()))?,
+        Some(name) => found.choose(Some(name)).map_err(|none| crate::no_device(&none))?,
         None => found.devices.iter().collect(),
     };
     let asked = Env::process().device;

@@ -1,6 +1,6 @@
 //! `kp verify`: the conformance suite on this machine.
 
-use crate::{Global, output::Output, usage};
+use crate::{Global, no_device, output::Output, usage};
 use anyhow::{Context, Result, ensure};
 use kp_core::{Engine, Env, registry::Registry};
 use kp_hal::Backend;
@@ -26,7 +26,7 @@ pub(crate) fn run(global: &Global, args: &Args, out: &mut Output) -> Result<bool
     let found = Engine::builder().survey();
     check_required(&found)?;
     let wanted = global.device.clone().or_else(|| Env::process().device);
-    let chosen = found.choose(wanted.as_deref()).map_err(|none| usage(none.to_string()))?;
+    let chosen = found.choose(wanted.as_deref()).map_err(|none| no_device(&none))?;
     let mut backends: Vec<&'static dyn Backend> = Vec::new();
     // The suite opens a backend's first device, or the one that KP_DEVICE_INDEX says.
     if let (Some(_), [device, ..]) = (&wanted, &chosen[..]) {
