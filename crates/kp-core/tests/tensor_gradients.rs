@@ -1,11 +1,14 @@
-//! Gradients of norms, against differences of the norm itself.
+//! Gradients of norms, against differences of the norm itself, and rows that belong to no sequence.
 
 #![cfg(feature = "cpu")]
 
 #[path = "common/numbers.rs"]
 mod numbers;
 
-use kp_core::{Tensor, tensor::Norm};
+use kp_core::{
+    Tensor,
+    tensor::{Attend, Norm, Sequences},
+};
 use kp_hal::{DType, Result, op::NormKind};
 use numbers::{close, engine, host, reals};
 
@@ -70,5 +73,32 @@ fn gradients_that_do_not_fit_are_refused() -> Result<()> {
     let weight = reals(&e, &[5], 3)?;
     let text = x.norm_backward(&x, Norm { weight: Some(&weight), ..norm }).expect_err("too short").to_string();
     assert_eq!(text, "norm_backward: the weight is 5: it must have 6 numbers");
+    Ok(())
+}
+
+/// What no kernel writes is zeros all the same, whatever was there before.
+#[test]
+fn rows_of_no_sequence_are_zeros() -> Result<()> {
+    let e = engine();
+    // Large enough that the backend keeps the memory of one for the next.
+    let (shape, rest) = ([100, 2, 64], 6 * 2 * 64);
+    let (q, k, v) = (&reals(&e, &shape, 1)?, &reals(&e, &shape, 2)?, &reals(&e, &shape, 3)?);
+    let sequences = Sequences::new(&e, &[2, 4])?;
+    let options = Attend { queries: Some(&sequences), ..Attend::default() };
+    // Left for the results to lie in.
+    let soil = || -> Result<()> {
+        let soiled = (0..8).map(|_| e.tensor(&shape, &[f32::NAN; 100 * 2 * 64])).collect::<Result<Vec<_>>>()?;
+        drop(soiled);
+        Ok(())
+    };
+    soil()?;
+    let (o, lse) = q.attention_with_lse(k, v, &options)?;
+    soil()?;
+    let grads = q.attention_backward([k, v], [&o, &lse, &o], &options)?;
+    for (t, name) in [(&o, "o"), (&grads.q, "by q"), (&grads.k, "by k"), (&grads.v, "by v")] {
+        let (numbers, zeros) = (host(t)?, |numbers: &[f64]| numbers.iter().all(|&x| x == 0.0));
+        assert!(zeros(&numbers[rest..]) && !zeros(&numbers[..rest]), "{name}");
+    }
+    assert!(host(&lse)?.chunks(100).all(|head| head[6..].iter().all(|&x| x == 0.0)));
     Ok(())
 }

@@ -36,7 +36,7 @@ pub struct Attend<'t> {
     pub queries: Option<&'t Sequences>,
     /// Sequences packed in the rows of K and V; those of Q otherwise.
     pub keys: Option<&'t Sequences>,
-    /// For padded batches: `i32`, how many keys of each sequence count.
+    /// For padded batches: `i32`, how many keys of each sequence count. Less than 0 is taken as 0, more than K has as all.
     pub kv_lens: Option<&'t Tensor>,
     /// K and V lie in pages of a pool; excludes `keys` and `kv_lens`.
     pub pages: Option<Pages<'t>>,
@@ -45,9 +45,10 @@ pub struct Attend<'t> {
 /// Where the keys of each sequence lie in a pool of pages; K and V are `pages`×`tokens of a page`×`heads`×`dim`.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages<'t> {
-    /// `i32`, a row of page numbers per sequence.
+    /// `i32`, a row of page numbers per sequence. A number below 0 is taken as 0, one past the pool as its last page. Those of pages that
+    /// no key of a sequence is in may be anything.
     pub table: &'t Tensor,
-    /// `i32`, keys of each sequence.
+    /// `i32`, keys of each sequence. Less than 0 is taken as 0, more than `longest` as `longest`.
     pub lens: &'t Tensor,
     /// At least the keys of the longest sequence; a row of `table` holds the pages of so many.
     pub longest: usize,
@@ -79,7 +80,7 @@ impl Tensor {
     /// ([`Attend::queries`]). Query heads must be a multiple of key heads. Views of a fused projection and
     /// `batch`×`heads`×`len`×`dim` seen through [`Tensor::swap_dims`] are taken as they lie. Q, or K and V, may be
     /// 8-bit with one scale, or one per token and head. The result has Q's shape but the heads of V, and Q's type, or
-    /// `f32` if that is narrow.
+    /// `f32` if that is narrow. Rows of Q behind the last packed sequence are zero bytes in the result.
     ///
     /// # Errors
     /// `BadOperands` if shapes do not go together, `Unsupported` if no kernel does this, `OutOfMemory`.
@@ -88,7 +89,7 @@ impl Tensor {
     }
 
     /// Attention, and the logarithm of each query's sum of exponentials, which the backward pass needs:
-    /// `batch`×`heads`×`len`, or `heads`×`tokens` if packed.
+    /// `batch`×`heads`×`len`, or `heads`×`tokens` if packed, tokens behind the last sequence zeros.
     ///
     /// # Errors
     /// As [`Tensor::attention`].
@@ -115,6 +116,11 @@ impl Tensor {
             [] => unreachable!("it has at least three dimensions"),
         };
         let mut lse = lse.then(|| Output::new(engine, &lse_shape, DType::F32)).transpose()?;
+        if options.queries.is_some_and(|queries| queries.total() < p.o_shape[0]) {
+            // Rows of no sequence are not written, and memory may hold anything.
+            o.clear(engine)?;
+            lse.as_mut().map_or(Ok(()), |lse| lse.clear(engine))?;
+        }
         let mut run = Run::new(engine, OP);
         let args = AttentionArgs {
             q_scale: p.q.scale(),

@@ -25,7 +25,7 @@ pub struct AttentionGradients {
 
 impl Tensor {
     /// Gradients of [`Tensor::attention_with_lse`] of these queries, with the same `k`, `v` and options, by what it
-    /// returned (`o`, `lse`) and the loss by `o`.
+    /// returned (`o`, `lse`) and the loss by `o`. Gradients of rows behind the last packed sequence are zeros.
     ///
     /// # Errors
     /// As the forward pass; also for paged or scaled operands, which have no gradients.
@@ -51,6 +51,13 @@ impl Tensor {
         let room = |t: &Tensor| Output::new(engine, t.shape(), t.dtype());
         let (mut q_out, mut k_out, mut v_out) = (room(self)?, room(k)?, room(v)?);
         let mut sinks_out = p.sinks.as_ref().map(room).transpose()?;
+        if let Some(queries) = options.queries {
+            let keys = options.keys.unwrap_or(queries);
+            if queries.total() < self.shape()[0] || keys.total() < k.shape()[0] {
+                // Rows of no sequence are not written, and memory may hold anything.
+                [&mut q_out, &mut k_out, &mut v_out].into_iter().try_for_each(|out| out.clear(engine))?;
+            }
+        }
         let mut run = Run::new(engine, OP);
         let args = AttentionBackwardArgs {
             q_offsets: run.maybe(p.q_offsets.as_ref()),

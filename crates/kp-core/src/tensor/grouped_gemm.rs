@@ -18,8 +18,8 @@ impl Tensor {
     ///
     /// Rows `m`×`k` lie group by group: group g has rows `groups[g] .. groups[g + 1]`, ascending from 0, and the
     /// result is `m`×`n`. Rows `groups`×`m`×`k` have room for `m` in each group, of which the first `groups[g]` count,
-    /// and the result is `groups`×`m`×`n`. `groups` is `i32`. Rows of no group are zero bytes in the result. Types and
-    /// scales are as in [`Tensor::matmul`].
+    /// and the result is `groups`×`m`×`n`. `groups` is `i32`; a number below 0 is taken as 0, one past `m` as `m`, and what rows that
+    /// two groups claim become is not said. Rows of no group are zero bytes in the result. Types and scales are as in [`Tensor::matmul`].
     ///
     /// # Errors
     /// `BadOperands` if shapes, scales or the number of groups do not go together; `Unsupported`; `OutOfMemory`.
@@ -84,12 +84,9 @@ impl Tensor {
         };
         let engine = &a.engine;
         let mut result = Output::new(engine, &d_shape, out)?;
-        let Data { codes, scale, .. } = &mut result.data;
         // Rows of no group are not written, and memory may hold anything.
-        engine.with_queue(|queue| {
-            queue.fill(codes.slice_mut(), 0)?;
-            scale.as_mut().map_or(Ok(()), |scale| queue.fill(scale.slice_mut(), 0))
-        })?;
+        result.clear(engine)?;
+        let Data { codes, scale, .. } = &mut result.data;
         let mut run = Run::new(engine, OP);
         let args = GroupedGemmArgs {
             a_scale: a.scale(),

@@ -87,6 +87,15 @@ impl Output {
         self.format.dtype
     }
 
+    /// Makes its codes and scales zero bytes, where a kernel will not write all of them.
+    pub(super) fn clear(&mut self, engine: &Engine) -> Result<()> {
+        let Data { codes, scale, .. } = &mut self.data;
+        engine.with_queue(|queue| {
+            queue.fill(codes.slice_mut(), 0)?;
+            scale.as_mut().map_or(Ok(()), |scale| queue.fill(scale.slice_mut(), 0))
+        })
+    }
+
     /// The tensor, once a kernel that fills it is enqueued.
     pub(super) fn finish(self, engine: &Engine, how: How) -> Tensor {
         let Self { data, extent, format } = self;

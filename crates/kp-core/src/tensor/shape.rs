@@ -32,10 +32,11 @@ impl Tensor {
         Ok(self.viewed(self.extent.swapped(a, b)))
     }
 
-    /// Rows `range`: a part of the dimension before the last.
+    /// Rows `range`, counted from 0, of every matrix: a part of the dimension before the last. It shares the buffer, and keeps the
+    /// distances between rows. Rows of 4-bit codes begin at whole bytes, so any may be taken.
     ///
     /// # Errors
-    /// As [`Tensor::slice`].
+    /// As [`Tensor::slice`]; `BadOperands` also if there are fewer than two dimensions.
     pub fn slice_rows(&self, range: Range<usize>) -> Result<Self> {
         self.slice_from_end(2, range)
     }
@@ -54,7 +55,7 @@ impl Tensor {
         self.slice(dim.ok_or_else(few)?, range)
     }
 
-    /// The part at `range` of dimension `dim`.
+    /// The part at `range` of dimension `dim`, counted from 0; it shares the buffer.
     ///
     /// # Errors
     /// `BadOperands` if the range leaves the tensor or there is no such dimension, if the tensor has scales, or if

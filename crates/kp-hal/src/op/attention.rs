@@ -97,13 +97,13 @@ args! {
         input k_scale,
         /// Scales of V, as of K.
         input v_scale,
-        /// I32, `batch + 1`, ascending from 0.
+        /// I32, `batch + 1`, ascending from 0; see [`Lens`].
         input q_offsets,
-        /// I32, `batch + 1`, ascending from 0.
+        /// I32, `batch + 1`, ascending from 0; see [`Lens`].
         input kv_offsets,
-        /// I32, one per sequence.
+        /// I32, one per sequence; see [`Lens`].
         input kv_lens,
-        /// I32, `[batch][ceil(kv_len / page)]`.
+        /// I32, `[batch][ceil(kv_len / page)]`; see [`Kv`].
         input page_table,
         /// F32, one per query head.
         input slopes,

@@ -30,6 +30,9 @@ pub struct GroupedGemmSpec {
 }
 
 /// Whose rows are whose.
+///
+/// The numbers are data, so they may be anything: kernels take one below 0 as 0 and one past `m` as `m`, and touch nothing outside.
+/// If they do not ascend, what rows that two groups claim become is not said.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Grouping {
     /// A is `m`×`k` and D `m`×`n` in all; group g has rows `groups[g] .. groups[g + 1]`, ascending from 0 and

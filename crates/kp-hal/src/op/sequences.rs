@@ -15,6 +15,10 @@ pub enum HeadLayout {
 spelled!(HeadLayout { Bshd = "bshd", Bhsd = "bhsd" });
 
 /// How sequences of different lengths are stored.
+///
+/// Lengths and offsets are data, so they may be anything: kernels take one below 0 as 0, an offset past the total as the total and a
+/// length past `q_len` or `kv_len` as that, and touch nothing outside. If offsets do not ascend, what tokens that two sequences claim become is
+/// not said.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Lens {
     /// All have `q_len` queries and `kv_len` keys.
@@ -23,7 +27,7 @@ pub enum Lens {
     /// Room for `kv_len` keys each, of which the first `kv_lens[b]` count.
     Padded,
     /// One behind the other: tokens `q_offsets[b] .. q_offsets[b + 1]` of `q_total`, and likewise keys. Paged keys
-    /// have no offsets; `kv_lens[b]` counts them.
+    /// have no offsets; `kv_lens[b]` counts them. Rows of O, LSE and gradients that belong to no sequence are not written.
     Packed {
         /// Queries of all sequences.
         q_total: u32,
@@ -39,7 +43,8 @@ pub enum Kv {
     #[default]
     Dense,
     /// In pages of `page` tokens anywhere in a pool of `pages`, each laid out as one sequence of a batch.
-    /// Token t of sequence b is token `t % page` of page `page_table[b · ceil(kv_len / page) + t / page]`.
+    /// Token t of sequence b is token `t % page` of page `page_table[b · ceil(kv_len / page) + t / page]`. Kernels take a number below 0
+    /// as 0 and one past the pool as its last page; of a pool without pages no sequence has keys.
     Paged {
         /// Tokens of a page.
         page: u32,
