@@ -124,10 +124,11 @@ fn exhausted(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Fa
 
 fn comes_back(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {
     let mut queues = [device.clone().queue()?, device.clone().queue()?];
-    // As much as the device has is allocated four times, and little of it touched.
-    let bytes = (device.memory()?.total / 8).min(device.info().caps.max_buffer_bytes);
+    // Twice as much as the device has for each, of which little is touched; often enough that some commands wait for others.
+    let total = device.memory()?.total;
+    let bytes = (total / 8).min(device.info().caps.max_buffer_bytes);
     for queue in &mut queues {
-        for _ in 0..16 {
+        for _ in 0..(2 * total).div_ceil(bytes) {
             let mut buffer = device.clone().alloc(bytes, MemoryKind::Device)?;
             queue.fill(buffer.slice_mut().at(0..4096), 1)?;
         }
