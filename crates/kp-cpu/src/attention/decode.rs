@@ -110,7 +110,6 @@ impl Launch<Attention> for Code {
         };
         let [blocks, slopes, sinks] = options;
         let [q_offsets, kv_offsets, kv_lens, page_table] = places;
-        // Rows of O are different threads'.
         let [q_offsets, kv_offsets] = &[q_offsets, kv_offsets].map(ascending);
         // SAFETY: as above.
         let (o, lse) = unsafe { (Output::new(&args.o), Output::optional(&args.lse)) };
@@ -339,8 +338,7 @@ impl Run<'_> {
         let (rows, v_width) = (self.shape.rows(), self.shape.dims.v_width);
         // SAFETY: nothing writes what was found any more.
         let state = numbers_of::<f32>(unsafe { self.scratch.shared(self.place(unit)) });
-        let acc = (2 * rows).next_multiple_of(LANES) + row * v_width;
-        (state[row], state[rows + row], &state[acc..acc + v_width])
+        (state[row], state[rows + row], &state[(2 * rows).next_multiple_of(LANES) + row * v_width..][..v_width])
     }
 
     /// The query of sequence `b` in the heads of key head `head`.

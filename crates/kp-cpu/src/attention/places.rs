@@ -242,7 +242,8 @@ struct Paged<'a> {
     last: i32,
 }
 
-/// Offsets of packed sequences such that no two have a token in common: each at least the largest before it.
+/// Offsets of packed sequences such that no two have a token in common, whose rows threads write side by side: each at least the largest
+/// before it.
 pub(crate) fn ascending(offsets: &[u8]) -> Cow<'_, [u8]> {
     let count = offsets.len() / 4;
     if (1..count).all(|i| index(offsets, i - 1) <= index(offsets, i)) {

@@ -194,7 +194,6 @@ pub(crate) unsafe fn run<R: Compiled>(
         ]
     };
     let inputs = Inputs::new(spec, [q, k, v], [q_scale, k_scale, v_scale], [blocks, slopes]);
-    // Rows of O are different threads'.
     let [q_offsets, kv_offsets] = &[q_offsets, kv_offsets].map(ascending);
     let places = Places { spec, q_offsets, kv_offsets, kv_lens, page_table };
     // SAFETY: as above.

@@ -218,7 +218,6 @@ unsafe fn run<R: Compiled>(code: &Code, scratch: &mut [u8], args: &AttentionBack
             .map(|view| optional(view))
     };
     let inputs = Inputs::new(spec, [q, k, v], [&[]; 3], [blocks, slopes]);
-    // Rows of gradients are different threads'.
     let [q_offsets, kv_offsets] = &[q_offsets, kv_offsets].map(ascending);
     let places = Places { spec, q_offsets, kv_offsets, kv_lens, page_table: &[] };
     // SAFETY: as above.
