@@ -135,6 +135,7 @@ fn estimate(caps: &Caps, p: &GemmProblem) -> Nanos {
     let turned = if p.b.order == Order::Col { TURN_CYCLES } else { 0.0 };
     let of_a = across * rows * (cycles(&p.a, p.a.order == Order::Row) - 1.0 + turned);
     let of_b = match codes_of(p) {
+        Some(_) if p.b.dtype() == DType::F16 || parts[1] > 2 => 1.6 * CODE_CYCLES,
         Some(_) => CODE_CYCLES,
         None if woven::suits(p) => woven::cycles(p.m as usize / down.max(1.0) as usize),
         None => cycles(&p.b, matches!(p.b.order, Order::Row | Order::Panel { depth: 1, .. })),
@@ -149,7 +150,7 @@ fn estimate(caps: &Caps, p: &GemmProblem) -> Nanos {
 /// Zero points as 4 bits have them.
 const USUAL_ZEROS: u8 = 15;
 
-/// Cycles that a code takes to be looked up as parts.
+/// Cycles that a code takes to be looked up as two parts at most; three take longer, and numbers of f16 are not looked up but split.
 const CODE_CYCLES: f64 = 1.0;
 
 /// Cycles that an element of A takes to be turned, once it is split.

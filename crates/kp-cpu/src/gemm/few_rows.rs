@@ -70,11 +70,13 @@ impl Kernel<Gemm> for FewRows {
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, variant: Variant) -> Nanos {
         let (_, memory) = Nanos::floors(caps, p);
-        // Elements of B that a core turns into numbers and multiplies, a cycle: columns are turned one at a time.
-        let per_cycle = if p.b.order == Order::Col { [1.0, 0.8, 0.6] } else { [6.0, 4.0, 1.0] };
+        // Elements of B that a core turns into numbers and multiplies, a cycle, and what a row takes beside that: columns are turned one at
+        // a time.
+        let (per_cycle, of_row) =
+            if p.b.order == Order::Col { ([4.0, 3.8, 3.2], 1.0) } else { ([6.0, 4.0, 1.0], 0.25) };
         let per_cycle = per_cycle[usize::from(variant.0).min(2)];
         let elements = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k);
-        let rows = 1.0 + f64::from(p.m) / 4.0;
+        let rows = 1.0 + of_row * f64::from(p.m);
         // Codes become numbers one by one, and scales are read for each line of a block.
         let of_codes = match p.b.dtype() {
             DType::I8 | DType::U8 => 0.2,

@@ -133,9 +133,8 @@ pub(crate) fn estimate(
     let chunks = (2.0 * rows * n * k / (items * GRAIN)).floor();
     let busy = if items >= 2.0 * units { units } else { chunks.clamp(1.0, units) };
     let bits = f64::from(spec.b.dtype().bits());
-    let read = items * n * k * bits / 8.0 / caps.bytes_per_s;
-    // Six columns at a time are not as fast as memory.
-    let memory = if turned.is_some() { 1.4 * read } else { read };
+    // A few columns at a time are not as fast as memory.
+    let memory = 1.4 * items * n * k * bits / 8.0 / caps.bytes_per_s;
     // Items that are too small to divide go to threads of their own.
     let overhead = 3e-7 * items;
     Nanos::from_secs(((multiply + pack) * units / busy).max(memory) + overhead)
@@ -144,10 +143,10 @@ pub(crate) fn estimate(
 /// Cycles that an element takes to become a number in its place, as measured where AVX-512 is.
 fn cycles(matrix: &Matrix, lies: bool, number: DType) -> f64 {
     match matrix.dtype() {
-        _ if matrix.format.scheme != Scheme::None => 8.0,
+        _ if matrix.format.scheme != Scheme::None => 2.0,
         dtype if dtype == number && lies => 0.0,
-        DType::F32 | DType::F64 | DType::Bf16 | DType::F16 => 2.0,
-        _ => 4.0,
+        DType::F32 | DType::F64 => 2.0,
+        _ => 1.0,
     }
 }
 

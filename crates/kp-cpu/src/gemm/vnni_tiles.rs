@@ -26,6 +26,9 @@ fn vnni_rate(caps: &Caps) -> f64 {
     caps.rates.get(DType::I8).min(4.0 * caps.rates.get(DType::F32))
 }
 
+/// Cycles that the scale of 32 elements of a column takes to be listed, as measured on an Emerald Rapids core.
+const LISTED: f64 = 6.0;
+
 impl Kernel<Gemm> for VnniTiles {
     fn name(&self) -> &'static str {
         "vnni_tiles"
@@ -67,6 +70,8 @@ impl Kernel<Gemm> for VnniTiles {
         let chunks = if Way::of(p) == Way::Packed { (f64::from(p.m) / ROWS as f64).ceil() } else { 0.0 };
         let turn = if p.b.dtype().bits() == 8 { 0.0 } else { across::cycles(&p.b, true) };
         let pack = bytes * chunks * (0.1 + turn);
+        let entries = if varies(&p.b, p.k) { f64::from(p.n) * f64::from(p.k.div_ceil(32)) } else { 0.0 };
+        let pack = pack + LISTED * f64::from(p.batch) * entries;
         let pack = pack / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(multiply + pack.max(memory.as_secs() / 0.7) + 4e-6 * f64::from(p.batch.max(1)))
     }

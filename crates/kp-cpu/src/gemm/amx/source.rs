@@ -188,6 +188,11 @@ pub(crate) fn estimate(
     } else {
         multiply
     };
+    let multiply = if holds == Holds::Bf16 && varies(&spec.b, spec.k) {
+        multiply + seconds(LISTED * items * columns * whole(k, ELEMENTS) / ELEMENTS as f64)
+    } else {
+        multiply
+    };
     let scaling = if waits || is_late(spec, holds) { Scaling::Left } else { Scaling::Applied };
     let source = Source::of(spec, &panels, holds, scaling);
     let of_b = match source {
@@ -206,6 +211,9 @@ pub(crate) fn estimate(
 
 /// Cycles that it takes to scale a tile of sums.
 const SCALED_TILE: f64 = 46.0;
+
+/// Cycles that the scale of a step of a column takes to be listed.
+const LISTED: f64 = 10.0;
 
 /// Which share of memory's rate a few rows reach that meet B where it lies: one row to eight by 4096×4096 read columns at 17 to 19 GB/s on an
 /// Emerald Rapids core, narrow panels at 15, and wide ones, of which half a line is met at a time, at 12.
