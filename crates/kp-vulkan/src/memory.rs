@@ -207,7 +207,7 @@ impl Memory {
         while let Some(oldest) = state.dropped.front() {
             for (timeline, value) in &oldest.fences {
                 if !timeline.has_reached(*value)? {
-                    if !all || *value > timeline.submitted() {
+                    if !all || !timeline.is_submitted(*value) {
                         return Ok(());
                     }
                     timeline.wait(*value)?;

@@ -79,13 +79,22 @@ impl Timeline {
         self.given_up.store(true, Ordering::Release);
     }
 
-    /// Whether the device has come to `value`, or to the last that it ever will.
+    /// `value`, or the last that will ever come.
+    fn within(&self, value: u64) -> u64 {
+        if self.given_up.load(Ordering::Acquire) { value.min(self.submitted()) } else { value }
+    }
+
+    /// Whether `value` comes without a further submission.
+    pub(crate) fn is_submitted(&self, value: u64) -> bool {
+        self.within(value) <= self.submitted()
+    }
+
+    /// Whether the device has come to `value`, or to the last that will ever come.
     ///
     /// # Errors
     /// What the driver says of a device that is lost.
     pub(crate) fn has_reached(&self, value: u64) -> Result<bool, Status> {
-        let last = if self.given_up.load(Ordering::Acquire) { self.submitted() } else { u64::MAX };
-        let value = value.min(last);
+        let value = self.within(value);
         if self.reached.load(Ordering::Acquire) >= value {
             return Ok(true);
         }
@@ -96,7 +105,7 @@ impl Timeline {
         Ok(now >= value)
     }
 
-    /// Blocks until the device has come to `value`, which must have been submitted.
+    /// Blocks until the device has come to `value`, which [`is_submitted`](Self::is_submitted).
     ///
     /// # Errors
     /// What the driver says of a device that is lost.
@@ -104,6 +113,7 @@ impl Timeline {
         if self.has_reached(value)? {
             return Ok(());
         }
+        let value = self.within(value);
         let (semaphores, values) = ([self.semaphore], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
         // SAFETY: the semaphore is alive.

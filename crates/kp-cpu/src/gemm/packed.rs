@@ -133,8 +133,9 @@ pub(crate) fn estimate(
     let chunks = (2.0 * rows * n * k / (items * GRAIN)).floor();
     let busy = if items >= 2.0 * units { units } else { chunks.clamp(1.0, units) };
     let bits = f64::from(spec.b.dtype().bits());
-    // A few columns at a time are not as fast as memory.
-    let memory = 1.4 * items * n * k * bits / 8.0 / caps.bytes_per_s;
+    let read = items * n * k * bits / 8.0 / caps.bytes_per_s;
+    // A few columns at a time are not as fast as memory; panels are.
+    let memory = if spec.b.order == in_panels { read } else { 1.4 * read };
     // Items that are too small to divide go to threads of their own.
     let overhead = 3e-7 * items;
     Nanos::from_secs(((multiply + pack) * units / busy).max(memory) + overhead)

@@ -133,6 +133,8 @@ mod tests {
             .chain([0.0, f32::from_bits(1), f32::MAX])
             .filter(|x| x.is_finite())
             .map(f64::from)
+            // Past what any type of scales has.
+            .chain([f64::from_bits(1), 1e-300, 1e300, f64::MAX])
             .collect();
         for (codes, scale, rule, global) in [
             (DType::E2m1, DType::Ue4m3, ScaleRule::Nearest, f64::from(0.037_f32)),

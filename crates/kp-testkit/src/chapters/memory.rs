@@ -2,7 +2,7 @@
 
 use super::{Check, ensure, fails, pattern};
 use crate::check::Failure;
-use kp_hal::{Backend, Device, ErrorKind, MemoryKind, Queue, op::ArgError};
+use kp_hal::{Backend, Buffer, Device, ErrorKind, MemoryKind, Queue, op::ArgError};
 use std::sync::Arc;
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
@@ -96,13 +96,16 @@ fn lengths(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Fail
 fn pinned(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {
     let mut queue = device.clone().queue()?;
     let mut buffer = device.clone().alloc(100, MemoryKind::Pinned)?;
-    let host = buffer.host();
     queue.upload(buffer.slice_mut(), &pattern(100, 3))?;
     queue.sync()?;
-    let Some(host) = host else { return Err("pinned memory has no host address".to_owned().into()) };
-    // SAFETY: the buffer is alive, holds 100 bytes that were just written, and the queue is idle.
-    let seen = unsafe { std::slice::from_raw_parts(host.as_ptr(), 100) };
-    ensure(seen == pattern(100, 3), || "the host sees other bytes than were uploaded".into())
+    ensure(seen_by_host(&buffer)? == pattern(100, 3), || "the host sees other bytes than were uploaded".into())
+}
+
+/// What the host sees of pinned memory that was written and that no queue is to write now.
+pub(super) fn seen_by_host(pinned: &Buffer) -> Result<Vec<u8>, Failure> {
+    let Some(host) = pinned.host() else { return Err("pinned memory has no host address".to_owned().into()) };
+    // SAFETY: the buffer is alive and has so many bytes, which callers have written, by queues that are done.
+    Ok(unsafe { std::slice::from_raw_parts(host.as_ptr(), pinned.bytes() as usize) }.to_vec())
 }
 
 fn exhausted(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! Queues and points on their timelines.
 
-use super::{Check, ensure, pattern};
+use super::{Check, ensure, memory::seen_by_host, pattern};
 use crate::{Fill, FillKind, check::Failure};
 use kp_hal::{Backend, Device, MemoryKind};
 use std::{sync::Arc, time::Duration};
@@ -10,6 +10,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("keep their order where it matters", in_any_order),
     ("name points that grow and are reached", points),
     ("wait for each other", waits),
+    ("are done with what they waited for", waited),
     ("measure time between points", times),
     ("forget points older than 1024 marks", forgets),
     ("are told apart by their points", distinct),
@@ -104,6 +105,24 @@ fn waits(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failur
         ensure(got == sent, || format!("round {round}: a queue did not wait for the other's upload"))?;
     }
     Ok(())
+}
+
+/// A queue that waits for another and is told nothing more: when it is in step with the host, so is what it waited for.
+fn waited(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {
+    let (mut first, mut second) = (device.clone().queue()?, device.clone().queue()?);
+    let mut pinned = device.clone().alloc(1 << 24, MemoryKind::Pinned)?;
+    for round in 1..=8 {
+        for byte in 0..16 {
+            first.fill(pinned.slice_mut(), byte)?;
+        }
+        first.fill(pinned.slice_mut(), 0x10 + round)?;
+        let last = first.mark()?;
+        second.wait(last)?;
+        second.sync()?;
+        let seen = seen_by_host(&pinned)?;
+        ensure(seen.iter().all(|&x| x == 0x10 + round), || format!("round {round}: the last fill has not been"))?;
+    }
+    Ok(first.sync()?)
 }
 
 fn times(_: &'static dyn Backend, device: &Arc<dyn Device>) -> Result<(), Failure> {
