@@ -42,13 +42,13 @@ pub(super) const fn law<O: Places>() -> Property<O> {
     Property {
         name: "numbers beyond the ends are the ends",
         inputs: |problem, fill| {
-            let operands = O::inputs(problem, fill);
-            let beyond = rewritten(&operands, &O::places(problem), |x, last| match x {
+            let places = O::places(problem);
+            let beyond = |x, last| match x {
                 0 => -3,
                 x if x == last => i32::MAX.into(),
                 x => x,
-            });
-            (!O::places(problem).is_empty()).then_some(beyond)
+            };
+            (!places.is_empty()).then(|| rewritten(&O::inputs(problem, fill), &places, beyond))
         },
         again: Some(|problem, beyond| rewritten(beyond, &O::places(problem), |x, last| x.clamp(0, last))),
         check: |_, runs| {

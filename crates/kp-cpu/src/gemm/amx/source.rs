@@ -212,7 +212,7 @@ pub(crate) fn estimate(
 /// Cycles that it takes to scale a tile of sums.
 const SCALED_TILE: f64 = 46.0;
 
-/// Cycles that the scale of a step of a column takes to be listed.
+/// Cycles that the scale of a step of a column takes to be listed, as measured on an Emerald Rapids core.
 const LISTED: f64 = 10.0;
 
 /// Which share of memory's rate a few rows reach that meet B where it lies: one row to eight by 4096×4096 read columns at 17 to 19 GB/s on an

@@ -2,7 +2,6 @@
 //! column's sums with all rows are made in one pass over it, and finished while they are warm.
 
 use super::far::Far;
-pub(crate) use crate::memory::numbers_of as numbers;
 use crate::{
     act::Tail,
     caps::fetches_columns,
@@ -27,6 +26,9 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
+
+/// What is put aside, as it is read.
+pub(crate) use crate::memory::numbers_of as numbers;
 
 /// Most rows: what registers hold the sums of.
 pub(crate) const MOST: usize = 8;
