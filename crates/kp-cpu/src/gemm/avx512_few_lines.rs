@@ -8,6 +8,7 @@ use super::few::{
     line_rows::{Lines, Loop, UNIT, estimate, height, suits},
     lines::{Bf16, F16, F32, Float, Four, I8, U8, lines},
 };
+use crate::caps::fetches_lines;
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant, Variants,
     op::{Gemm, GemmProblem},
@@ -54,6 +55,10 @@ impl Kernel<Gemm> for Avx512FewLines {
                     _ => (lines::<$kind, 8, 2> as Loop, 32),
                 }
             };
+        }
+        if p.b.dtype() == DType::F32 && height(p) == 1 && fetches_lines() {
+            let loops = (lines::<F32, 1, 1> as Loop, 16);
+            return Ok(columns::plan(self, device, p, variant, UNIT, Lines::fetched(p, loops)));
         }
         let loops = match p.b.dtype() {
             DType::F32 => loops!(F32),

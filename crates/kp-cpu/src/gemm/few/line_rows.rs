@@ -86,6 +86,8 @@ pub(crate) struct Lines {
     strip: usize,
     /// Lines that meet all rows at once.
     lines: usize,
+    /// Whether what is read later is asked for.
+    asks: bool,
     table: Table,
     /// Elements of k that share a scale, if scales change along it.
     share: Option<usize>,
@@ -109,13 +111,21 @@ pub(crate) fn pad(codes: &[u8], ld: usize, there: usize, strip: usize, out: &mut
 const SPAN: usize = 400 << 10;
 const LEAST: usize = 8;
 
+/// As many where the processor fetches what follows in each of them by itself.
+const FETCHED: usize = 24;
+
 impl Lines {
     /// By `multiply`, of a strip of so many columns. Whoever makes them promises that the processor has what it uses.
     pub(crate) fn new(spec: &GemmSpec, (multiply, strip): (Loop, usize)) -> Self {
         let lines = together(spec.b.ld as usize * spec.b.dtype().bits() as usize / 8);
         let b = &spec.b;
         let share = varies(b, spec.k).then(|| (b.format.block().1 as usize).min(spec.k.next_multiple_of(16) as usize));
-        Self { spec: *spec, multiply, strip, lines, table: Table::of(b.dtype()), share }
+        Self { spec: *spec, multiply, strip, lines, asks: true, table: Table::of(b.dtype()), share }
+    }
+
+    /// The same, with narrow strips of lines that the processor fetches by itself, which it does where a line is met again soon.
+    pub(crate) fn fetched(spec: &GemmSpec, loops: (Loop, usize)) -> Self {
+        Self { lines: FETCHED, asks: false, ..Self::new(spec, loops) }
     }
 
     /// Most columns of a task.
@@ -206,29 +216,34 @@ impl<E: Tail> Dots<E> for Lines {
                 zeros_of = if has_zeros { &zeros[block] } else { &[] };
             }
             let a = &a[first..];
-            for (i, column) in columns.clone().step_by(self.strip).enumerate() {
-                let (there, of_strip) = (self.strip.min(columns.end - column), bytes(self.strip));
-                let there = b.matrix.dtype().bytes(there as u64) as usize;
-                let codes = &b.codes[bytes(b.place(item.b, column, first))..][..(count - 1) * line + there];
-                let of_columns =
-                    |list: &'_ [f32]| if list.is_empty() { 0..0 } else { i * self.strip..(i + 1) * self.strip };
+            // Whole strips, then what is left of each line and zeros.
+            let whole = columns.len() / self.strip * self.strip;
+            for part in [0..whole, whole..columns.len().next_multiple_of(self.strip)] {
+                if part.is_empty() {
+                    continue;
+                }
+                let there = b.matrix.dtype().bytes((part.end.min(columns.len()) - part.start) as u64) as usize;
+                let codes = &b.codes[bytes(b.place(item.b, columns.start + part.start, first))..];
+                let codes = &codes[..(count - 1) * line + there];
+                let of_part = |list: &'_ [f32]| if list.is_empty() { 0..0 } else { part.clone() };
                 let mut strip = Strip {
                     codes,
                     ld: line,
                     lines: count,
-                    ahead: self.lines * line,
-                    scales: &scales_of[of_columns(scales_of)],
-                    zeros: &zeros_of[of_columns(zeros_of)],
+                    columns: part.len(),
+                    ahead: if self.asks { self.lines * line } else { 0 },
+                    scales: &scales_of[of_part(scales_of)],
+                    zeros: &zeros_of[of_part(zeros_of)],
                     table: &self.table,
                 };
-                if there < of_strip {
-                    // What is left of each line, and zeros.
-                    let end = &mut end[..count * of_strip];
-                    pad(codes, line, there, of_strip, end);
-                    strip = Strip { codes: end, ld: of_strip, ahead: 0, ..strip };
+                if part.end > columns.len() {
+                    let ld = bytes(part.len());
+                    let end = &mut end[..count * ld];
+                    pad(codes, line, there, ld, end);
+                    strip = Strip { codes: end, ld, ahead: 0, ..strip };
                 }
                 // SAFETY: the promise of whoever made these.
-                unsafe { (self.multiply)((a, a_ld), strip, (&mut totals[i * self.strip..], wide)) };
+                unsafe { (self.multiply)((a, a_ld), strip, (&mut totals[part.start..], wide)) };
             }
             first += count;
         }
