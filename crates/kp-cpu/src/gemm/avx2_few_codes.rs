@@ -52,6 +52,7 @@ impl Kernel<Gemm> for Avx2FewCodes {
                 ^ source_hash(include_bytes!("few/codes.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/apart.rs")).rotate_left(5)
         }
     }
 

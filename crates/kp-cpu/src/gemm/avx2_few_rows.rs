@@ -37,6 +37,7 @@ impl Kernel<Gemm> for Avx2FewRows {
                 ^ source_hash(include_bytes!("few/lists.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/numbers.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/apart.rs")).rotate_left(5)
         }
     }
 

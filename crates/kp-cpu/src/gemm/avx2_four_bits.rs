@@ -39,6 +39,7 @@ impl Kernel<Gemm> for Avx2FourBits {
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/numbers.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("few/avx2_opened.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("few/apart.rs")).rotate_left(6)
         }
     }
 

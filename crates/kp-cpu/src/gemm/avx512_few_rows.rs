@@ -46,6 +46,7 @@ impl Kernel<Gemm> for Avx512FewRows {
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/unpack.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("few/numbers.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("few/apart.rs")).rotate_left(6)
         }
     }
 

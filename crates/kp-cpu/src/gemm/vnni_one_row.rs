@@ -5,11 +5,13 @@
 
 use super::{
     few::{
+        apart::{AtOnce, are_apart},
         byte_dots::{self, Lift},
         byte_row::{FINE, FLIPPED, LOOKED_UP, SHIFTED, byte_row},
         bytes::{self, Bytes},
         columns::{self, Codes, Dots, Reading, Task, overlapped},
         dots::{SHARE, STEP, SUMS},
+        far::Far,
         folded::folded,
         lists::{Columns, LIST, List, Lists},
     },
@@ -41,6 +43,7 @@ impl Kernel<Gemm> for VnniOneRow {
                 ^ source_hash(include_bytes!("few/bytes.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("rounded.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("few/folded.rs")).rotate_left(6)
+                ^ source_hash(include_bytes!("few/apart.rs")).rotate_left(7)
         }
     }
 
@@ -97,13 +100,16 @@ struct Row {
     breadth: usize,
     /// In which memory likes to be read.
     order: Reading,
+    /// Whether columns that are read at once are far from each other.
+    is_apart: bool,
 }
 
 impl Row {
     fn new(spec: &GemmSpec, reading: Reading, order: Reading) -> Self {
+        let is_apart = are_apart(spec, reading);
         let breadth = match reading {
             Reading::InTurn | Reading::InOrder => 1,
-            Reading::Beside if is_long(spec) => MOST / 2,
+            Reading::Beside if is_long(spec) && !is_apart => MOST / 2,
             Reading::Beside => MOST,
         };
         macro_rules! loops {
@@ -121,7 +127,7 @@ impl Row {
             _ if spec.b.format.has_zero() => loops!(SHIFTED),
             _ => loops!(FLIPPED),
         };
-        Self { spec: *spec, bytes: Bytes::of(spec), multiply, breadth, order }
+        Self { spec: *spec, bytes: Bytes::of(spec), multiply, breadth, order, is_apart }
     }
 
     /// Steps whose lists there is room for, and for what is read past them: fours, whose lists are whole vectors.
@@ -195,9 +201,9 @@ impl<E: Tail> Dots<E> for Row {
             let of_row = &row_scales[shares.clone()];
             let lists = Lists::new(b, item.b, inner.start, share);
             let codes = Codes::of(b, item.b, inner.clone());
-            for o in columns.clone().step_by(self.breadth) {
-                // Past the last column, that one again.
-                let place = |c: usize| (o + c).min(columns.end - 1);
+            let sets = AtOnce::new(columns.clone(), self.breadth, self.is_apart);
+            for o in sets.firsts() {
+                let place = |c: usize| sets.column(o, c);
                 let (mut some, mut is_beyond): ([&[u8]; MOST], _) = ([&[]; MOST], [false; MOST]);
                 for (c, some) in some[..self.breadth].iter_mut().enumerate() {
                     *some = codes.column(place(c));
@@ -216,7 +222,11 @@ impl<E: Tail> Dots<E> for Row {
                         }
                     }
                 }
-                let (ahead, far) = codes.ahead(self.order, o, self.breadth, false);
+                let (ahead, far) = if self.is_apart {
+                    (columns::AHEAD, Far::NONE)
+                } else {
+                    codes.ahead(self.order, o, self.breadth, false)
+                };
                 let some = Columns { codes: &some[..self.breadth], share, scales, zeros, ahead, far };
                 let mut of_columns = [0.0; SUMS];
                 let of_a = (&row[steps.start * STEP..], &taken[steps.start * 16..]);
@@ -229,8 +239,8 @@ impl<E: Tail> Dots<E> for Row {
                     };
                     of_columns[c] -= lists.beyond(place(c), shares.len(), sum);
                 }
-                for (sum, &more) in sums[o - columns.start..columns.len()].iter_mut().zip(&of_columns[..self.breadth]) {
-                    *sum += E::from_f32(more);
+                for (place, &more) in sets.places(o).zip(&of_columns) {
+                    sums[place] += E::from_f32(more);
                 }
             }
         }

@@ -55,7 +55,7 @@ pub(crate) fn open<const HOW: u8>(
     assert!(HOW != SHIFTED || shifts.len() >= codes.len().div_ceil(4 * shared), "a byte for each share");
     for (i, (codes, out)) in codes.iter().zip(out[..codes.len() * width].chunks_exact_mut(width)).enumerate() {
         for line in &lines.as_chunks::<VECTORS>().0[i % LANES] {
-            ask(line.as_ptr().wrapping_add(ahead + i / LANES * SQUARE), SQUARE);
+            ask(line.as_ptr().wrapping_add(i / LANES * SQUARE), ahead, SQUARE);
         }
         let share = i / shared;
         for at in (0..SET).step_by(COLUMNS) {

@@ -103,7 +103,7 @@ pub(crate) fn open<const WHOLE: bool, const SHIFTED: bool>(
     assert!(!SHIFTED || shifts.len() >= codes.len().div_ceil(4 * shared), "a byte for each share");
     for (i, (codes, out)) in codes.iter().zip(out.as_chunks_mut::<EIGHT>().0).enumerate() {
         for line in &lines.as_chunks::<VECTORS>().0[i % LANES] {
-            ask(line.as_ptr().wrapping_add(ahead + i / LANES * SQUARE), SQUARE);
+            ask(line.as_ptr().wrapping_add(i / LANES * SQUARE), ahead, SQUARE);
         }
         let share = i / shared;
         for at in (0..SET).step_by(COLUMNS) {

@@ -88,7 +88,7 @@ pub(super) fn each_step<const WHOLE: bool, const SHIFTED: bool, const FINE: bool
     }
     for (first, steps) in [(0, whole), (whole.len(), ends)] {
         for (s, codes) in (first..).zip(steps) {
-            ask(codes.as_ptr().wrapping_add(ahead), 64);
+            ask(codes.as_ptr(), ahead, 64);
             let shared = |lists: &[List]| {
                 let entry = lists[c].as_ptr().wrapping_add(s * entries);
                 // SAFETY: the list goes on for so long. No more is read, since what was written in parts a moment ago would be waited for.

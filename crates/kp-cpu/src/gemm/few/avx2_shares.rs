@@ -118,7 +118,7 @@ pub(crate) fn shares<const R: usize, const HOW: u8, const SHARE: usize>(
             last[..rest.len()].copy_from_slice(rest);
             start = last.as_ptr();
         } else if ahead > 0 {
-            ask(start.wrapping_add(ahead), elements / 2);
+            ask(start, ahead, elements / 2);
         }
         // SAFETY: a stretch of codes is there, of each row, and of lists.
         unsafe {

@@ -268,7 +268,7 @@ pub(super) fn starts<T: Width, const C: usize>(
     if (s + 1) * bytes <= columns[0].codes.len() {
         for c in 0..C {
             starts[c] = columns[c].codes[s * bytes..].as_ptr();
-            ask(starts[c].wrapping_add(ahead), bytes);
+            ask(starts[c], ahead, bytes);
         }
     } else {
         let mut codes: [&[u8]; C] = [&[]; C];

@@ -77,7 +77,7 @@ pub(crate) fn byte_lanes<const R: usize, const HOW: u8>(
                 let a = rows.as_ptr().add(i * 2 * R);
                 if let Some((lines, ahead)) = later {
                     for line in &lines.as_chunks::<VECTORS>().0[i % LANES] {
-                        ask(line.as_ptr().wrapping_add(ahead + i / LANES * SQUARE), SQUARE);
+                        ask(line.as_ptr().wrapping_add(i / LANES * SQUARE), ahead, SQUARE);
                     }
                 }
                 for parity in 0..2 {

@@ -63,7 +63,7 @@ pub(crate) fn byte_panel<const R: usize, const V: usize, const SIGNED: bool>(
                 for step in 0..run.len() / STEP_BYTES {
                     let at = run.as_ptr().add(step * STEP_BYTES + 64 * first);
                     if once || !by_second {
-                        ask(at.wrapping_add(if once { AHEAD } else { RUN }), 64 * V);
+                        ask(at, if once { AHEAD } else { RUN }, 64 * V);
                     }
                     far.ask::<true>(V);
                     let mut b = [flip; V];

@@ -67,7 +67,7 @@ pub(crate) fn byte_row<const HOW: u8, const C: usize>(
         if (s + 1) * BYTES <= codes[0].len() {
             for c in 0..C {
                 starts[c] = codes[c][s * BYTES..].as_ptr();
-                ask(starts[c].wrapping_add(ahead), BYTES);
+                ask(starts[c], ahead, BYTES);
             }
         } else {
             last = ends(*codes, s * BYTES);

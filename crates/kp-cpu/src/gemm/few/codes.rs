@@ -2,6 +2,7 @@
 //! sums, whichever instructions these are made of.
 
 use super::{
+    apart::{AtOnce, are_apart},
     avx2_bytes,
     byte_dots::{self, Column, Eight, Four, Lift, Rows, scaled, whole},
     bytes::{self, fold_anywhere},
@@ -58,6 +59,8 @@ enum Loops {
 pub(crate) struct Codes {
     spec: GemmSpec,
     reading: Reading,
+    /// Whether columns that are read at once are far from each other.
+    is_apart: bool,
     breadths: [usize; 4],
     lift: Lift,
     offset: i32,
@@ -145,7 +148,8 @@ impl Codes {
             (Set::Vnni, ..) => (half!(vnni_whole, vnni_scaled), BREADTHS_AVX2),
             (Set::Plain, ..) => (half!(plain_whole, plain_scaled), BREADTHS_AVX2),
         };
-        Self { spec: *spec, reading, breadths, lift, offset, loops, a_varies, b_varies, folds }
+        let is_apart = are_apart(spec, reading);
+        Self { spec: *spec, reading, is_apart, breadths, lift, offset, loops, a_varies, b_varies, folds }
     }
 
     fn steps(&self) -> usize {
@@ -286,7 +290,9 @@ impl<E: Tail> Dots<E> for Codes {
             let of_columns = columns::Codes::of(b, item.b, inner.clone());
             let breadth = self.breadths[height];
             // Eight rows compute for so long that lines asked for twice cost more than they bring.
+            let sets = AtOnce::new(columns.clone(), breadth, self.is_apart);
             let ahead = |o: usize| match rows {
+                _ if self.is_apart => (columns::AHEAD, Far::NONE),
                 MOST if self.reading != Reading::InOrder => {
                     (columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k), Far::NONE)
                 }
@@ -297,16 +303,14 @@ impl<E: Tail> Dots<E> for Codes {
                 Loops::Whole(loops) => {
                     // Made once: written and copied for each loop, they kept it waiting for the one before.
                     let mut some = [Column { codes: &[], scales: &[], zeros: &[] }; BROAD];
-                    for o in columns.clone().step_by(breadth) {
+                    for o in sets.firsts() {
                         for (c, column) in some[..breadth].iter_mut().enumerate() {
-                            // Past the last column, that one again.
-                            column.codes = of_columns.column((o + c).min(columns.end - 1));
+                            column.codes = of_columns.column(sets.column(o, c));
                         }
                         let mut of_rows = [0; SUMS];
                         // SAFETY: `supports` asked for the features.
                         unsafe { loops[height](&self.lift, a, &some[..breadth], ahead(o), &mut of_rows) };
-                        let places = o - columns.start..columns.len();
-                        for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
+                        for (j, of_rows) in sets.places(o).zip(of_rows.chunks_exact(rows)) {
                             for (total, &more) in totals.chunks_mut(columns.len()).zip(of_rows) {
                                 total[j] = total[j].wrapping_add(more as u32);
                             }
@@ -315,12 +319,11 @@ impl<E: Tail> Dots<E> for Codes {
                     continue;
                 }
             };
-            for o in columns.clone().step_by(breadth) {
+            for o in sets.firsts() {
                 let mut some = [Column { codes: &[], scales: &[], zeros: &[] }; BROAD];
                 let lists = scales.chunks_exact_mut(list).zip(zeros.chunks_exact_mut(list));
                 for (c, (column, (scales, zeros))) in some[..breadth].iter_mut().zip(lists).enumerate() {
-                    // Past the last column, that one again.
-                    let o = (o + c).min(columns.end - 1);
+                    let o = sets.column(o, c);
                     if self.b_varies {
                         from.scales(o, &mut scales[..shares]);
                     }
@@ -336,8 +339,7 @@ impl<E: Tail> Dots<E> for Codes {
                 let mut of_rows = [0.0; SUMS];
                 // SAFETY: as above.
                 unsafe { loops[height](&self.lift, a, &some[..breadth], ahead(o), &mut of_rows) };
-                let places = o - columns.start..columns.len();
-                for (j, of_rows) in places.zip(of_rows.chunks_exact(rows).take(breadth)) {
+                for (j, of_rows) in sets.places(o).zip(of_rows.chunks_exact(rows)) {
                     for (sums, &more) in sums.chunks_mut(ld).zip(&of_rows[..item.rows]) {
                         sums[j] += E::from_f32(more);
                     }

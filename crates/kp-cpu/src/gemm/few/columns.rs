@@ -137,7 +137,7 @@ pub(crate) fn height(rows: usize) -> usize {
 }
 
 /// How far ahead of its use memory is asked for, in bytes: farther, lines are lost again before they are read.
-const AHEAD: usize = 512;
+pub(crate) const AHEAD: usize = 512;
 
 /// The same of one column after the other, if they are not longer.
 const AHEAD_IN_TURN: usize = 8 << 10;
@@ -367,7 +367,7 @@ pub(crate) fn scale<E: Real>(
 pub(crate) fn add<E: Real>(
     sums: &mut [E],
     ld: usize,
-    places: Range<usize>,
+    places: impl Iterator<Item = usize>,
     of_rows: &[f32],
     (rows, there): (usize, usize),
 ) {

@@ -226,7 +226,7 @@ fn dots_of<T: Code, const C: usize, const LISTED: bool>(
         if (s + 1) * bytes <= codes[0].len() {
             for c in 0..C {
                 starts[c] = codes[c][s * bytes..].as_ptr();
-                ask(starts[c].wrapping_add(ahead), bytes);
+                ask(starts[c], ahead, bytes);
             }
         } else {
             last = ends(*codes, s * bytes);
@@ -393,9 +393,13 @@ pub(crate) fn ends<const C: usize>(codes: [&[u8]; C], first: usize) -> Ends<C> {
     ends
 }
 
-/// Asks for the `bytes` bytes at `at`, wherever it points.
+/// Asks for the `bytes` bytes that lie `ahead` of `at`, wherever that is; for nothing if that is 0.
 #[inline(always)]
-pub(super) fn ask(at: *const u8, bytes: usize) {
+pub(super) fn ask(at: *const u8, ahead: usize, bytes: usize) {
+    if ahead == 0 {
+        return;
+    }
+    let at = at.wrapping_add(ahead);
     for line in 0..bytes / 64 {
         // SAFETY: nothing is read; an address that is none is ignored.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64 * line).cast()) };

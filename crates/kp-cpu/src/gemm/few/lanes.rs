@@ -125,7 +125,7 @@ pub(crate) fn lanes<const R: usize>(
                         let a = a.as_ptr().add(i * EIGHT * R);
                         if let Some((lines, ahead)) = later {
                             for line in &lines.as_chunks::<VECTORS>().0[i % LANES] {
-                                ask(line.as_ptr().wrapping_add(ahead + i / LANES * SQUARE), SQUARE);
+                                ask(line.as_ptr().wrapping_add(i / LANES * SQUARE), ahead, SQUARE);
                             }
                         }
                         let mut five = [[_mm512_setzero_si512(); VECTORS]; 2];

@@ -169,7 +169,8 @@ impl<E: Tail> Dots<E> for Lines {
     }
 
     fn columns(&self, all: usize) -> usize {
-        (all / (2 * threads::count())).min(self.most())
+        let tasks = if self.asks { 2 * threads::count() } else { threads::count() };
+        (all / tasks).min(self.most())
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {

@@ -1,5 +1,6 @@
 //! Loops of products of few rows.
 
+pub(crate) mod apart;
 pub(crate) mod avx2;
 pub(crate) mod avx2_byte_lanes;
 pub(crate) mod avx2_bytes;

@@ -2,6 +2,7 @@
 //! with the sums, whichever instructions these are made of.
 
 use super::{
+    apart::{AtOnce, are_apart},
     columns::{self, BROAD, Codes, Dots, Reading, Task},
     dots::SHARE,
     far::Far,
@@ -70,6 +71,8 @@ pub(crate) struct Numbers<L> {
     varies: bool,
     /// Elements that share an entry of the lists.
     share: usize,
+    /// Whether columns that are read at once are far from each other.
+    is_apart: bool,
     loops: L,
 }
 
@@ -81,7 +84,9 @@ impl<L: Loops> Numbers<L> {
         while varies && share > SHARE && !block.is_multiple_of(share) {
             share /= 2;
         }
-        Self { spec: *spec, reading, varies, share, loops }
+        // Several rows meet numbers that are made of one column after the other.
+        let is_apart = loops.shape().0 == 1 && are_apart(spec, reading);
+        Self { spec: *spec, reading, varies, share, is_apart, loops }
     }
 
     fn steps(&self) -> usize {
@@ -153,9 +158,9 @@ impl<E: Tail, L: Loops> Dots<E> for Numbers<L> {
             let lists = Lists::new(b, item.b, inner.start, self.share);
             let shares = steps.len() * L::STEP / self.share;
             let codes = Codes::of(b, item.b, inner.clone());
-            for o in columns.clone().step_by(breadth) {
-                // Past the last column, that one again.
-                let place = |c: usize| (o + c).min(columns.end - 1);
+            let sets = AtOnce::new(columns.clone(), breadth, self.is_apart);
+            for o in sets.firsts() {
+                let place = |c: usize| sets.column(o, c);
                 let mut some: [&[u8]; BROAD] = [&[]; BROAD];
                 let mut is_beyond = [false; BROAD];
                 for (c, some) in some[..breadth].iter_mut().enumerate() {
@@ -170,6 +175,7 @@ impl<E: Tail, L: Loops> Dots<E> for Numbers<L> {
                 let (ahead, far) = match self.reading {
                     Reading::InOrder => codes.ahead(self.reading, o, breadth, inner.len() == k),
                     // Several rows compute for so long that lines asked for twice cost more than they bring.
+                    _ if self.is_apart => (columns::AHEAD, Far::NONE),
                     _ => (columns::ahead(self.reading, breadth, codes.step(), inner.len() == k), Far::NONE),
                 };
                 let some = Columns {
@@ -192,8 +198,7 @@ impl<E: Tail, L: Loops> Dots<E> for Numbers<L> {
                     };
                     of_rows[c] -= lists.beyond(place(c), shares, sum);
                 }
-                let places = o - columns.start..columns.len().min(o - columns.start + breadth);
-                columns::add(sums, ld, places, &of_rows, (rows, item.rows));
+                columns::add(sums, ld, sets.places(o), &of_rows, (rows, item.rows));
             }
         }
         columns::scale(b, item, columns, self.varies, &|_| E::ONE, sums, ld);

@@ -61,7 +61,7 @@ pub(crate) fn columns<T: Code, const R: usize, const C: usize>(
         if (s + 1) * bytes <= len {
             for c in 0..C {
                 starts[c] = columns[c][s * bytes..].as_ptr();
-                ask(starts[c].wrapping_add(near), bytes);
+                ask(starts[c], near, bytes);
             }
         } else {
             last = ends(*columns, s * bytes);
@@ -158,7 +158,7 @@ pub(crate) fn panel<const R: usize>(a: &[u32], panel: &[u8], by_second: bool, su
             if by_second {
                 far.ask::<true>(PAIR_BYTES / 64);
             } else {
-                ask(at.wrapping_add(AHEAD), PAIR_BYTES);
+                ask(at, AHEAD, PAIR_BYTES);
             }
             let b = [bf16(_mm512_loadu_si512(at.cast())), bf16(_mm512_loadu_si512(at.add(64).cast()))];
             for r in 0..R {

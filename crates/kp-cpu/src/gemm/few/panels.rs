@@ -65,7 +65,7 @@ pub(crate) fn panels<T: Code, const R: usize, const P: usize>(
         for p in 0..P {
             let step = panels[p].as_ptr().wrapping_add(s * bytes);
             if lines == 0 {
-                ask(step.wrapping_add(AHEAD), bytes);
+                ask(step, AHEAD, bytes);
             }
             for v in 0..VECTORS {
                 // SAFETY: a step of a panel, as asserted: numbers of these types lie one after the other.

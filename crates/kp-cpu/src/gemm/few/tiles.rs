@@ -122,7 +122,7 @@ pub(crate) unsafe fn tiles<
                 let vector = step * OF_STEP + i;
                 if let Some((lines, ahead)) = later {
                     for line in &lines.as_chunks::<VECTORS>().0[vector % LANES] {
-                        ask(line.as_ptr().wrapping_add(ahead + vector / LANES * SQUARE), SQUARE);
+                        ask(line.as_ptr().wrapping_add(vector / LANES * SQUARE), ahead, SQUARE);
                     }
                 }
                 for v in 0..VECTORS {

@@ -33,7 +33,7 @@ pub(crate) fn unpack<T: Code>(table: &Table, columns: &Columns<'_>, c: usize, ou
     for (s, out) in out[..steps * STEP].as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
         let start = match codes.get(s * bytes..(s + 1) * bytes) {
             Some(step) => {
-                ask(step.as_ptr().wrapping_add(ahead), bytes);
+                ask(step.as_ptr(), ahead, bytes);
                 step.as_ptr()
             }
             None => {
@@ -88,7 +88,7 @@ pub(crate) fn multiply<const R: usize, const C: usize>(
                 for c in 0..C {
                     let vector = numbers[c].as_ptr().add(s * STEP + 16 * j);
                     if ahead > 0 {
-                        ask(vector.cast::<u8>().wrapping_add(ahead), 64);
+                        ask(vector.cast::<u8>(), ahead, 64);
                     }
                     b[c] = _mm512_loadu_ps(vector);
                 }
