@@ -10,7 +10,10 @@ use super::few::{
     line_rows::{Lines, Loop, UNIT, estimate, height, suits},
     lines::{Bf16, F16, F32, Float, Four, I8, U8},
 };
-use crate::simd::{Avx2, Isa};
+use crate::{
+    caps::fetches_lines,
+    simd::{Avx2, Isa},
+};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant, Variants,
     op::{Gemm, GemmProblem},
@@ -57,6 +60,10 @@ impl Kernel<Gemm> for Avx2FewLines {
                     _ => (lines::<$kind, 8, 1> as Loop, 8),
                 }
             };
+        }
+        if p.b.dtype() == DType::F32 && height(p) == 1 && fetches_lines() {
+            let loops = (lines::<F32, 1, 2> as Loop, 16);
+            return Ok(columns::plan(self, device, p, variant, UNIT, Lines::fetched(p, loops)));
         }
         let loops = match p.b.dtype() {
             DType::F32 => loops!(F32),

@@ -148,7 +148,8 @@ impl Codes {
             (Set::Vnni, ..) => (half!(vnni_whole, vnni_scaled), BREADTHS_AVX2),
             (Set::Plain, ..) => (half!(plain_whole, plain_scaled), BREADTHS_AVX2),
         };
-        let is_apart = are_apart(spec, reading);
+        // Those of AVX2 read one column after the other.
+        let is_apart = set == Set::Avx512 && are_apart(spec, reading);
         Self { spec: *spec, reading, is_apart, breadths, lift, offset, loops, a_varies, b_varies, folds }
     }
 
