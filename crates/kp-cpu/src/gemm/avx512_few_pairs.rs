@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     act::Tail,
-    caps::{pairs_rate, streams_by_second_cache},
+    caps::{fetches_lines, pairs_rate, streams_by_second_cache},
     kernel::Disjoint,
     memory::numbers_mut,
     threads,
@@ -110,7 +110,7 @@ const BREADTH: usize = 2;
 const NEAR: usize = 16 << 10;
 
 type OfColumns = unsafe fn(&Table, &[u32], &[&[u8]], (usize, Far), &mut [f32]);
-type OfPanel = unsafe fn(&[u32], &[u8], bool, &mut [[f32; PANEL]]);
+type OfPanels = unsafe fn(&[u32], &[&[u8]], bool, &mut [[f32; PANEL]]);
 
 /// For each of [`HEIGHTS`]; one row does not meet columns.
 fn of_columns(kind: Kind) -> Option<[OfColumns; 4]> {
@@ -129,7 +129,13 @@ fn of_columns(kind: Kind) -> Option<[OfColumns; 4]> {
     })
 }
 
-const OF_PANEL: [OfPanel; 4] = [pairs::panel::<1>, pairs::panel::<2>, pairs::panel::<4>, pairs::panel::<8>];
+const OF_PANEL: [OfPanels; 4] =
+    [pairs::panels::<1, 1>, pairs::panels::<2, 1>, pairs::panels::<4, 1>, pairs::panels::<8, 1>];
+
+/// One, two and four rows by several panels at once, for processors that read faster so.
+const BESIDE: [OfPanels; 3] = [pairs::panels::<1, MOST_PANELS>, pairs::panels::<2, MOST_PANELS>, pairs::panels::<4, 2>];
+const BREADTHS: [usize; 3] = [MOST_PANELS, MOST_PANELS, 2];
+const MOST_PANELS: usize = 4;
 
 /// Sums of numbers.
 struct Numbers {
@@ -262,15 +268,28 @@ impl Numbers {
         let bytes = self.spec.k.div_ceil(2) as usize * 4 * PANEL;
         // With fewer rows memory keeps it waiting, and then what is asked of the first cache comes sooner.
         let by_second = self.rows() == MOST && streams_by_second_cache();
-        for first in columns.clone().step_by(PANEL) {
-            let at = item.b as u64 * matrix.stride + matrix.index(0, first as u32, product.b.inner);
+        let (multiply, breadth) = match BREADTHS.get(self.height) {
+            Some(&breadth) if fetches_lines() => (BESIDE[self.height], breadth),
+            _ => (OF_PANEL[self.height], 1),
+        };
+        let panel = |column: usize| {
+            let at = item.b as u64 * matrix.stride + matrix.index(0, column as u32, product.b.inner);
+            &product.b.codes[2 * at as usize..][..bytes]
+        };
+        for first in columns.clone().step_by(breadth * PANEL) {
+            // Past the last panel, that one again.
+            let last = (columns.end - 1) / PANEL * PANEL;
+            let some: [&[u8]; MOST_PANELS] = std::array::from_fn(|p| panel((first + p * PANEL).min(last)));
             let mut totals = [[0.0; PANEL]; MOST];
             // SAFETY: `supports` asked for the features.
-            unsafe { OF_PANEL[self.height](a, &product.b.codes[2 * at as usize..][..bytes], by_second, &mut totals) };
-            let there = first - columns.start..(first + PANEL).min(columns.end) - columns.start;
-            for (sums, totals) in sums.chunks_mut(ld).zip(&totals[..item.rows]) {
-                for (sum, &total) in sums[there.clone()].iter_mut().zip(totals) {
-                    *sum = E::from_f32(total);
+            unsafe { multiply(a, &some[..breadth], by_second, &mut totals) };
+            for (p, totals) in totals.chunks_exact(self.rows()).enumerate().take(breadth) {
+                let column = (first + p * PANEL).min(columns.end);
+                let there = column - columns.start..(column + PANEL).min(columns.end) - columns.start;
+                for (sums, totals) in sums.chunks_mut(ld).zip(&totals[..item.rows]) {
+                    for (sum, &total) in sums[there.clone()].iter_mut().zip(totals) {
+                        *sum = E::from_f32(total);
+                    }
                 }
             }
         }

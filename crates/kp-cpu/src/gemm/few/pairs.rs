@@ -134,43 +134,57 @@ unsafe fn lines<T: Code>(tables: &[__m512i; 4], codes: *const u8) -> [__m512i; S
     }
 }
 
-/// Adds to `sums` the products of `R` rows `a`, pair by pair, with a panel, which is asked of the second cache alone if it streams
-/// `by_second`.
+/// Adds to `sums` the products of `R` rows `a`, pair by pair, with `P` panels; panel by panel. A single panel is asked of the second cache alone if it
+/// streams `by_second`.
 ///
 /// # Panics
-/// If there are fewer rows of sums, or of pairs.
+/// If there are fewer rows of sums, or of pairs, or panels are not of one length.
 #[expect(clippy::needless_range_loop, reason = "one index serves several squares of registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(crate) fn panel<const R: usize>(a: &[u32], panel: &[u8], by_second: bool, sums: &mut [[f32; PANEL]]) {
-    let pairs = panel.len() / PAIR_BYTES;
-    let (a, sums) = (&a[..pairs * R], &mut sums[..R]);
-    let mut far = if by_second { Far::behind(panel.as_ptr(), panel.len()) } else { Far::NONE };
-    let mut totals = [[_mm512_setzero_ps(); 2]; R];
-    // SAFETY: vectors of sums, pairs of the panel and of each row that are there.
+pub(crate) fn panels<const R: usize, const P: usize>(
+    a: &[u32],
+    panels: &[&[u8]],
+    by_second: bool,
+    sums: &mut [[f32; PANEL]],
+) {
+    let panels: &[&[u8]; P] = panels.try_into().expect("as many panels as the loop is for");
+    let bytes = panels[0].len();
+    assert!(panels.iter().all(|panel| panel.len() == bytes), "panels of one length");
+    let pairs = bytes / PAIR_BYTES;
+    let (a, sums) = (&a[..pairs * R], &mut sums[..R * P]);
+    let mut far = if by_second { Far::behind(panels[0].as_ptr(), bytes) } else { Far::NONE };
+    let mut totals = [[[_mm512_setzero_ps(); 2]; P]; R];
+    // SAFETY: vectors of sums, pairs of each panel and of each row that are there.
     unsafe {
         for r in 0..R {
-            for v in 0..2 {
-                totals[r][v] = _mm512_loadu_ps(sums[r].as_ptr().add(16 * v));
+            for p in 0..P {
+                for v in 0..2 {
+                    totals[r][p][v] = _mm512_loadu_ps(sums[p * R + r].as_ptr().add(16 * v));
+                }
             }
         }
         for pair in 0..pairs {
-            let at = panel.as_ptr().add(pair * PAIR_BYTES);
-            if by_second {
-                far.ask::<true>(PAIR_BYTES / 64);
-            } else {
-                ask(at, AHEAD, PAIR_BYTES);
-            }
-            let b = [bf16(_mm512_loadu_si512(at.cast())), bf16(_mm512_loadu_si512(at.add(64).cast()))];
-            for r in 0..R {
-                let a = bf16(_mm512_set1_epi32(*a.get_unchecked(pair * R + r) as i32));
-                for v in 0..2 {
-                    totals[r][v] = _mm512_dpbf16_ps(totals[r][v], b[v], a);
+            for p in 0..P {
+                let at = panels[p].as_ptr().add(pair * PAIR_BYTES);
+                if by_second {
+                    far.ask::<true>(PAIR_BYTES / 64);
+                } else {
+                    ask(at, AHEAD, PAIR_BYTES);
+                }
+                let b = [bf16(_mm512_loadu_si512(at.cast())), bf16(_mm512_loadu_si512(at.add(64).cast()))];
+                for r in 0..R {
+                    let a = bf16(_mm512_set1_epi32(*a.get_unchecked(pair * R + r) as i32));
+                    for v in 0..2 {
+                        totals[r][p][v] = _mm512_dpbf16_ps(totals[r][p][v], b[v], a);
+                    }
                 }
             }
         }
         for r in 0..R {
-            for v in 0..2 {
-                _mm512_storeu_ps(sums[r].as_mut_ptr().add(16 * v), totals[r][v]);
+            for p in 0..P {
+                for v in 0..2 {
+                    _mm512_storeu_ps(sums[p * R + r].as_mut_ptr().add(16 * v), totals[r][p][v]);
+                }
             }
         }
     }
