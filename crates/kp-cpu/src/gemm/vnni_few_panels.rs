@@ -77,7 +77,13 @@ impl Kernel<Gemm> for VnniFewPanels {
         // For a line of 64 bytes: what brings it and makes it unsigned, and an instruction for each row, two at a time.
         let lines = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 64.0;
         let compute = lines * (2.0 + rows) / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-        Nanos::from_secs((memory.as_secs() / 0.95).max(compute) + 2e-6 * f64::from(p.batch.max(1)))
+        // Several panels at once are read faster than the one place at which memory's rate is measured, and one slower, where places differ.
+        let share = match caps.read_places {
+            0 | 1 => 0.95,
+            _ if p.m <= 2 => 1.0,
+            _ => 0.75,
+        };
+        Nanos::from_secs((memory.as_secs() / share).max(compute) + 2e-6 * f64::from(p.batch.max(1)))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {

@@ -5,7 +5,7 @@
 
 use super::{
     across,
-    few::codes::Set,
+    few::{codes::Set, columns::overlapped},
     finish::Panels,
     side::varies,
     vnni::{self, pack::can_pack, place::Way, product::ROWS},
@@ -73,7 +73,12 @@ impl Kernel<Gemm> for VnniTiles {
         let entries = if varies(&p.b, p.k) { f64::from(p.n) * f64::from(p.k.div_ceil(32)) } else { 0.0 };
         let pack = pack + LISTED * f64::from(p.batch) * entries;
         let pack = pack / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-        Nanos::from_secs(multiply + pack.max(memory.as_secs() / 0.7) + 4e-6 * f64::from(p.batch.max(1)))
+        // Panels pass while rows stay: on Emerald Rapids three to sixteen of them take as long as memory.
+        let secs = match Way::of(p) {
+            Way::Panels if caps.read_places > 1 => overlapped(Nanos::from_secs(memory.as_secs() / 0.95), multiply),
+            _ => multiply + pack.max(memory.as_secs() / 0.7),
+        };
+        Nanos::from_secs(secs + 4e-6 * f64::from(p.batch.max(1)))
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
