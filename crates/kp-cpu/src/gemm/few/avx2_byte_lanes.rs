@@ -14,8 +14,7 @@ use super::{
     avx2_lanes::{COLUMNS, each_byte, load},
     byte_dots::Lift,
     byte_row::{FINE, LOOKED_UP, SHIFTED},
-    dots::ask,
-    lanes::{Each, LANES, Later, SET, SQUARE, VECTORS},
+    lanes::{Each, LANES, Later, SET, VECTORS},
 };
 use std::arch::x86_64::{
     __m256i, _mm_loadu_si128, _mm256_add_epi8, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
@@ -43,7 +42,7 @@ pub(crate) fn open<const HOW: u8>(
     lift: &Lift,
     (codes, shared): (&[Each<u32>], usize),
     shifts: &[Each<u32>],
-    (lines, ahead): Later<'_, '_>,
+    later: Later<'_, '_>,
     out: &mut [Each<u32>],
 ) {
     // SAFETY: sixteen bytes.
@@ -54,9 +53,7 @@ pub(crate) fn open<const HOW: u8>(
     let width = const { if HOW == FINE { WORDS } else { BYTES } };
     assert!(HOW != SHIFTED || shifts.len() >= codes.len().div_ceil(4 * shared), "a byte for each share");
     for (i, (codes, out)) in codes.iter().zip(out[..codes.len() * width].chunks_exact_mut(width)).enumerate() {
-        for line in &lines.as_chunks::<VECTORS>().0[i % LANES] {
-            ask(line.as_ptr().wrapping_add(i / LANES * SQUARE), ahead, SQUARE);
-        }
+        later.ask(i);
         let share = i / shared;
         for at in (0..SET).step_by(COLUMNS) {
             let (vector, first) = (at / LANES, at % LANES);

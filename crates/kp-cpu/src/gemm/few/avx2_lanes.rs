@@ -12,7 +12,7 @@
 
 use super::{
     avx2_nibbles::Table,
-    dots::{MOST_SHIFT, ask},
+    dots::MOST_SHIFT,
     lanes::{EIGHT, Each, LANES, Later, SET, SQUARE, VECTORS},
 };
 use crate::memory::Number;
@@ -95,16 +95,14 @@ pub(crate) fn open<const WHOLE: bool, const SHIFTED: bool>(
     table: &Table,
     (codes, shared): (&[Each<u32>], usize),
     (scales, shifts): (&[Each<f32>], &[Each<u32>]),
-    (lines, ahead): Later<'_, '_>,
+    later: Later<'_, '_>,
     out: &mut [Each<u32>],
 ) {
     let tables = table.load();
     let out = &mut out[..codes.len() * EIGHT];
     assert!(!SHIFTED || shifts.len() >= codes.len().div_ceil(4 * shared), "a byte for each share");
     for (i, (codes, out)) in codes.iter().zip(out.as_chunks_mut::<EIGHT>().0).enumerate() {
-        for line in &lines.as_chunks::<VECTORS>().0[i % LANES] {
-            ask(line.as_ptr().wrapping_add(i / LANES * SQUARE), ahead, SQUARE);
-        }
+        later.ask(i);
         let share = i / shared;
         for at in (0..SET).step_by(COLUMNS) {
             let (vector, first) = (at / LANES, at % LANES);

@@ -14,8 +14,8 @@
 use super::{
     byte_dots::Lift,
     byte_row::{FINE, LOOKED_UP, SHIFTED},
-    dots::{ask, five_bits},
-    lanes::{Each, LANES, Later, SQUARE, VECTORS, each_byte},
+    dots::five_bits,
+    lanes::{Each, Later, VECTORS, each_byte},
 };
 use std::arch::x86_64::{
     __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
@@ -75,10 +75,8 @@ pub(crate) fn byte_lanes<const R: usize, const HOW: u8>(
             unsafe {
                 let codes = codes.as_ptr().add(i).cast::<__m512i>();
                 let a = rows.as_ptr().add(i * 2 * R);
-                if let Some((lines, ahead)) = later {
-                    for line in &lines.as_chunks::<VECTORS>().0[i % LANES] {
-                        ask(line.as_ptr().wrapping_add(i / LANES * SQUARE), ahead, SQUARE);
-                    }
+                if let Some(later) = later {
+                    later.ask(i);
                 }
                 for parity in 0..2 {
                     let (mut bytes, mut more) = ([_mm512_setzero_si512(); VECTORS], [_mm512_setzero_si512(); VECTORS]);

@@ -12,8 +12,8 @@
 //! loads of whole vectors of A, and sums of lanes at the end: a fifth longer. Numbers of A spread by the multiply-adds
 //! themselves would be two loads where this is one: a quarter longer.
 
-use super::dots::{Table, ask, five_bit_numbers, five_bits};
-use crate::memory::Number;
+use super::dots::{Table, five_bit_numbers, five_bits};
+use crate::memory::{Number, prefetch};
 use std::arch::x86_64::{
     __m512i, _mm512_add_epi8, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
     _mm512_permutexvar_ps, _mm512_set1_epi8, _mm512_set1_ps, _mm512_set4_epi32, _mm512_setzero_ps,
@@ -36,7 +36,7 @@ pub(crate) const EIGHT: usize = 8;
 /// Something of each column of a set.
 pub(crate) type Each<T> = [[T; LANES]; VECTORS];
 
-/// Bytes of each line that are turned at once.
+/// Bytes of each line that are turned at once: what memory brings at once, too.
 pub(crate) const SQUARE: usize = 4 * LANES;
 
 /// Writes four bytes of each of `lines`, from byte `at` on, beside each other, then the next four, and so on.
@@ -87,7 +87,28 @@ fn store<T: Number>(v: __m512i, out: &mut [T; LANES]) {
 }
 
 /// Memory that is needed later: the line of each column that lies so many bytes from there.
-pub(crate) type Later<'l, 'a> = (&'l [&'a [u8]; SET], usize);
+#[derive(Clone, Copy)]
+pub(crate) struct Later<'l, 'a> {
+    pub(crate) lines: &'l [&'a [u8]; SET],
+    pub(crate) ahead: usize,
+    /// Whether the second cache alone is asked: on Emerald Rapids that takes 0.93 to 0.96 of the time.
+    pub(crate) by_second: bool,
+}
+
+impl Later<'_, '_> {
+    /// Asks for as much as vector `i` of the turned columns at hand has.
+    #[inline(always)]
+    pub(super) fn ask(&self, i: usize) {
+        for line in &self.lines.as_chunks::<VECTORS>().0[i % LANES] {
+            let at = line.as_ptr().wrapping_add(self.ahead + i / LANES * SQUARE);
+            if self.by_second {
+                prefetch::<2>(at);
+            } else {
+                prefetch::<1>(at);
+            }
+        }
+    }
+}
 
 /// Adds to `sums` the products of `R` rows `a`, number by number of k, with the columns of `codes`, of which `shared` have an
 /// entry of `scales`, and four times as many one of `shifts` if there are any, see [`Table::shifted`]: a byte each. Asks
@@ -123,10 +144,8 @@ pub(crate) fn lanes<const R: usize>(
                     unsafe {
                         let codes = codes.as_ptr().add(i).cast::<__m512i>();
                         let a = a.as_ptr().add(i * EIGHT * R);
-                        if let Some((lines, ahead)) = later {
-                            for line in &lines.as_chunks::<VECTORS>().0[i % LANES] {
-                                ask(line.as_ptr().wrapping_add(i / LANES * SQUARE), ahead, SQUARE);
-                            }
+                        if let Some(later) = later {
+                            later.ask(i);
                         }
                         let mut five = [[_mm512_setzero_si512(); VECTORS]; 2];
                         if $shifted {

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     act::Tail,
+    caps::asks_first_cache,
     gemm::product::{Item, Product},
     memory::Number,
     numbers::Real,
@@ -249,7 +250,8 @@ impl<E: Tail, M: Meet> Dots<E> for Sets<M> {
                             scales: &scales[shares.clone()],
                             shifts: if has_zero { &shifts[shares.start / 4..] } else { &[] },
                         };
-                        let mut later = Some((&lines, SET * codes.step() + part.start * SQUARE));
+                        let ahead = SET * codes.step() + part.start * SQUARE;
+                        let mut later = Some(Later { lines: &lines, ahead, by_second: !asks_first_cache() });
                         if !opened.is_empty() {
                             let opened = &mut opened[..turned.codes.len() * self.meet.opened()];
                             // SAFETY: as above.

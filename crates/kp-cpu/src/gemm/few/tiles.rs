@@ -10,8 +10,8 @@
 
 use super::{
     columns::sixteen,
-    dots::{MOST_SHIFT, ask, five_bits},
-    lanes::{Each, LANES, Later, SQUARE, VECTORS, each_byte},
+    dots::{MOST_SHIFT, five_bits},
+    lanes::{Each, LANES, Later, VECTORS, each_byte},
 };
 use crate::amx::{ROW_BYTES, ROWS, TILE_BYTES, Tiles};
 use kp_hal::{DType, op::Format};
@@ -120,10 +120,8 @@ pub(crate) unsafe fn tiles<
             }
             for i in 0..OF_STEP {
                 let vector = step * OF_STEP + i;
-                if let Some((lines, ahead)) = later {
-                    for line in &lines.as_chunks::<VECTORS>().0[vector % LANES] {
-                        ask(line.as_ptr().wrapping_add(vector / LANES * SQUARE), ahead, SQUARE);
-                    }
+                if let Some(later) = later {
+                    later.ask(vector);
                 }
                 for v in 0..VECTORS {
                     // SAFETY: sixteen times eight codes.
