@@ -18,6 +18,8 @@ pub(super) struct Ahead<'r> {
     /// The next byte, and how many are left of its row and of those that follow it without a gap.
     at: *const u8,
     left: usize,
+    /// Bytes of pages that are asked for side by side, which end at `at`, of which nobody has asked yet.
+    paged: usize,
     /// Bytes of each of the first rows, and after so many of those of the others.
     of_row: [usize; 2],
     until: usize,
@@ -29,14 +31,24 @@ impl<'r> Ahead<'r> {
     /// Of rows of so many bytes, and of those from row `until` on.
     #[inline(always)]
     pub(super) fn of(rows: &'r [*const u8], until: usize, of_row: [usize; 2], asks: Asks) -> Self {
-        Self { rows, at: std::ptr::null(), left: 0, of_row, until, row: 0, asks }
+        Self { rows, at: std::ptr::null(), left: 0, paged: 0, of_row, until, row: 0, asks }
     }
 
     /// The next bytes, to be asked for while as many others are read, which begin at `read`.
     #[inline(always)]
     pub(super) fn next(&mut self, bytes: usize, read: *const u8) -> Lines {
-        if self.left < bytes {
+        if self.paged == 0 && self.left < bytes {
             self.find();
+        }
+        if matches!(self.asks, Asks::Second) && PAGED.is_multiple_of(bytes) && bytes.is_multiple_of(PAGES * LINE) {
+            if self.paged == 0 && self.left >= PAGED {
+                (self.at, self.left, self.paged) = (self.at.wrapping_add(PAGED), self.left - PAGED, PAGED);
+            }
+            if self.paged > 0 {
+                let first = self.at.wrapping_sub(PAGED).wrapping_add((PAGED - self.paged) / PAGES);
+                self.paged -= bytes;
+                return Lines { at: first, step: PAGE, back: PAGED - LINE, asked: 0, asks: self.asks };
+            }
         }
         if self.left < bytes {
             self.ask(bytes);
@@ -44,7 +56,7 @@ impl<'r> Ahead<'r> {
         }
         let at = self.at;
         (self.at, self.left) = (at.wrapping_add(bytes), self.left - bytes);
-        Lines { at, step: LINE, asks: self.asks }
+        Lines { at, step: LINE, back: 0, asked: 0, asks: self.asks }
     }
 
     /// Takes in the rows that lie side by side.
@@ -82,11 +94,20 @@ impl<'r> Ahead<'r> {
     }
 }
 
-/// Lines side by side.
+/// Pages that are asked for side by side, a line of each in turn, so that the processor fetches what follows in all of them: it goes on by
+/// itself within a page, but has to find each page anew.
+const PAGES: usize = 8;
+const PAGE: usize = 4 << 10;
+const PAGED: usize = PAGES * PAGE;
+
+/// Lines side by side, or one of each page in turn.
 #[derive(Clone, Copy)]
 pub(super) struct Lines {
     at: *const u8,
     step: usize,
+    /// How far back it goes after a line of each page.
+    back: usize,
+    asked: usize,
     asks: Asks,
 }
 
@@ -94,7 +115,7 @@ impl Lines {
     /// No more than the one at `read`, which is read anyway.
     #[inline(always)]
     pub(super) fn none(read: *const u8) -> Self {
-        Self { at: read, step: 0, asks: Asks::First }
+        Self { at: read, step: 0, back: 0, asked: 0, asks: Asks::First }
     }
 
     /// Asks for the next ones.
@@ -114,6 +135,10 @@ impl Lines {
         for _ in 0..lines {
             ask(self.at, asks);
             self.at = self.at.wrapping_add(self.step);
+            self.asked += 1;
+            if self.asked.is_multiple_of(PAGES) {
+                self.at = self.at.wrapping_sub(self.back);
+            }
         }
     }
 }
