@@ -104,10 +104,15 @@ pub(crate) fn fetches_columns() -> bool {
     Core::here() == Core::Zen3
 }
 
-/// Whether a processor brings some twenty lines that are read side by side by itself faster than it reads a single one: Intel's, of which Emerald
-/// Rapids read 20 GB/s so, and 15 to 18 when it was asked for what comes next.
-pub(crate) fn fetches_lines() -> bool {
+/// Whether a processor fetches what follows in several long runs by itself, when they are read side by side, faster than in a single one: Intel's,
+/// of which Emerald Rapids read 20 GB/s of sixteen so, and 15 to 18 of one, or when it was asked for what comes next.
+pub(crate) fn fetches_runs() -> bool {
     Core::here() == Core::Other
+}
+
+/// The same where so few threads read that nothing else keeps memory busy: four and sixteen took 1.1 to 1.7 times as long by whole lines and several panels.
+pub(crate) fn fetches_runs_of(caps: &Caps) -> bool {
+    fetches_runs() && caps.units <= 2
 }
 
 /// Processors that differ in what they do about memory that is asked for.

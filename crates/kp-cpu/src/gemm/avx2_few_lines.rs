@@ -11,7 +11,7 @@ use super::few::{
     lines::{Bf16, F16, F32, Float, Four, I8, U8},
 };
 use crate::{
-    caps::fetches_lines,
+    caps::fetches_runs_of,
     simd::{Avx2, Isa},
 };
 use kp_hal::{
@@ -61,7 +61,7 @@ impl Kernel<Gemm> for Avx2FewLines {
                 }
             };
         }
-        if p.b.dtype() == DType::F32 && height(p) == 1 && fetches_lines() {
+        if p.b.dtype() == DType::F32 && height(p) == 1 && fetches_runs_of(&device.info().caps) {
             let loops = (lines::<F32, 1, 2> as Loop, 16);
             return Ok(columns::plan(self, device, p, variant, UNIT, Lines::fetched(p, loops)));
         }

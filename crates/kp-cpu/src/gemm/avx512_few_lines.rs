@@ -8,7 +8,7 @@ use super::few::{
     line_rows::{Lines, Loop, UNIT, estimate, height, suits},
     lines::{Bf16, F16, F32, Float, Four, I8, U8, lines},
 };
-use crate::caps::fetches_lines;
+use crate::caps::fetches_runs_of;
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Variant, Variants,
     op::{Gemm, GemmProblem},
@@ -56,7 +56,7 @@ impl Kernel<Gemm> for Avx512FewLines {
                 }
             };
         }
-        if p.b.dtype() == DType::F32 && height(p) == 1 && fetches_lines() {
+        if p.b.dtype() == DType::F32 && height(p) == 1 && fetches_runs_of(&device.info().caps) {
             let loops = (lines::<F32, 1, 1> as Loop, 16);
             return Ok(columns::plan(self, device, p, variant, UNIT, Lines::fetched(p, loops)));
         }

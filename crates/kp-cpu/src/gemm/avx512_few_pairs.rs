@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     act::Tail,
-    caps::{fetches_lines, pairs_rate, streams_by_second_cache},
+    caps::{fetches_runs_of, pairs_rate, streams_by_second_cache},
     kernel::Disjoint,
     memory::numbers_mut,
     threads,
@@ -101,7 +101,7 @@ impl Kernel<Gemm> for Avx512FewPairs {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        Ok(columns::plan(self, device, p, variant, PANEL, Numbers::new(p)))
+        Ok(columns::plan(self, device, p, variant, PANEL, Numbers::new(p, fetches_runs_of(&device.info().caps))))
     }
 }
 
@@ -150,15 +150,17 @@ struct Numbers {
     kind: Kind,
     table: Box<Table>,
     of_columns: OfColumns,
+    /// Whether few rows meet several panels at once.
+    beside: bool,
 }
 
 impl Numbers {
-    fn new(spec: &GemmSpec) -> Self {
+    fn new(spec: &GemmSpec, beside: bool) -> Self {
         let height = columns::height((spec.m as usize).max(1)).max(usize::from(spec.b.order == Order::Col));
         let kind = Kind::of(spec.b.dtype()).expect("a supported type");
         let table = Box::new(Table::of(kind, spec.b.format));
         let of_columns = of_columns(kind).expect("a supported type")[height];
-        Self { spec: *spec, height, kind, table, of_columns }
+        Self { spec: *spec, height, kind, table, of_columns, beside }
     }
 
     fn rows(&self) -> usize {
@@ -274,7 +276,7 @@ impl Numbers {
         // With fewer rows memory keeps it waiting, and then what is asked of the first cache comes sooner.
         let by_second = self.rows() == MOST && streams_by_second_cache();
         let (multiply, breadth) = match BREADTHS.get(self.height) {
-            Some(&breadth) if fetches_lines() => (BESIDE[self.height], breadth),
+            Some(&breadth) if self.beside => (BESIDE[self.height], breadth),
             _ => (OF_PANEL[self.height], 1),
         };
         let panel = |column: usize| {

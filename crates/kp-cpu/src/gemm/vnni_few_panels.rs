@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     act::Tail,
-    caps::{asks_first_cache, fetches_lines, streams_by_second_cache},
+    caps::{asks_first_cache, fetches_runs_of, streams_by_second_cache},
 };
 use kp_hal::{
     Caps, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
@@ -87,7 +87,7 @@ impl Kernel<Gemm> for VnniFewPanels {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        Ok(columns::plan(self, device, p, variant, PANEL, Codes::new(p)))
+        Ok(columns::plan(self, device, p, variant, PANEL, Codes::new(p, fetches_runs_of(&device.info().caps))))
     }
 }
 
@@ -119,13 +119,15 @@ struct Codes {
     a: Fours,
     flip: u8,
     offset: i32,
+    /// Whether few rows meet several panels at once.
+    beside: bool,
 }
 
 impl Codes {
-    fn new(spec: &GemmSpec) -> Self {
+    fn new(spec: &GemmSpec, beside: bool) -> Self {
         let a = Fours::of(spec);
         let (lift, offset) = lift_for(spec.a.dtype(), spec.b.dtype());
-        Self { spec: *spec, a, flip: lift.flip, offset }
+        Self { spec: *spec, a, flip: lift.flip, offset, beside }
     }
 }
 
@@ -149,7 +151,7 @@ impl<E: Tail> Dots<E> for Codes {
         let taken = of_rows.map(|sum| self.offset.wrapping_mul(sum).wrapping_neg());
         let (bytes, signed) = ((self.spec.k as usize).div_ceil(FOUR) * STEP_BYTES, usize::from(self.a.signed));
         let (multiply, breadth) = match BREADTHS.get(height) {
-            Some(&breadth) if fetches_lines() => (BESIDE[signed][height], breadth),
+            Some(&breadth) if self.beside => (BESIDE[signed][height], breadth),
             _ => (LOOPS[signed][height], 1),
         };
         // On an Emerald Rapids core eight rows took 0.94 to 0.95 of the time by the second.

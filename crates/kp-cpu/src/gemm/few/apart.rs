@@ -7,7 +7,7 @@
 //! ```
 
 use super::columns::Reading;
-use crate::caps::fetches_lines;
+use crate::caps::fetches_runs;
 use kp_hal::op::GemmSpec;
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ const SHORT: u64 = 8 << 10;
 /// asked for, too ([`super::columns::AHEAD`]).
 pub(crate) fn are_apart(spec: &GemmSpec, reading: Reading) -> bool {
     let bytes = spec.b.dtype().bytes(spec.k.into());
-    reading == Reading::Beside && fetches_lines() && bytes <= SHORT && spec.b.ld == spec.k
+    reading == Reading::Beside && fetches_runs() && bytes <= SHORT && spec.b.ld == spec.k
 }
 
 /// Columns in sets of `breadth`.

@@ -171,7 +171,7 @@ mod tests {
         let shifts = [[[u32::from_le_bytes([shift; 4]); LANES]; VECTORS]];
         let mut opened = vec![[[0; LANES]; VECTORS]; turned.len() * BYTES];
         let line: &[u8] = &[];
-        let later = (&[line; SET], 0);
+        let later = Later { lines: &[line; SET], ahead: 0, by_second: false };
         let codes = vec![u32::from_le_bytes([code as u8; 4]); opened.len()];
         let half = (-offset * i32::from(code) * share as i32 / 2) as u32 & 0xffff;
         let rows = Rows { codes: &codes, taken: &[half | half << 16], scales: &[1.0] };
