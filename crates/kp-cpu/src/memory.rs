@@ -1,7 +1,7 @@
 //! Device memory is host memory: an address is a pointer. Blocks that are given back wait for the next request of their size.
 
 #[cfg(target_arch = "x86_64")]
-use crate::simd;
+use crate::{caps::fetches_runs, simd};
 use kp_hal::{Allocation, Buffer, DeviceId, Slice, SliceMut};
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
@@ -300,6 +300,42 @@ pub(crate) fn ask_again(at: *const u8) {
 pub(crate) fn fetch_ahead(bytes: &[u8]) {
     (0..bytes.len()).step_by(LINE).for_each(|at| prefetch::<2>(bytes.as_ptr().wrapping_add(at)));
 }
+
+/// What is read soon, and asked of the second cache in shares: lines of some pages in turn, where the processor then fetches on in each of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Soon<'a> {
+    bytes: &'a [u8],
+    /// Parts that are asked for side by side, as a power of two, and lines of each.
+    parts: u32,
+    lines: usize,
+    /// Lines of a share.
+    share: usize,
+}
+
+impl<'a> Soon<'a> {
+    /// `bytes` in so many shares.
+    pub(crate) fn of(bytes: &'a [u8], shares: usize) -> Self {
+        let pages = bytes.len() / PAGE;
+        let parts = if pages > 1 && fetches_runs() { pages.ilog2().min(MOST_PARTS) } else { 0 };
+        let lines = bytes.len().div_ceil(LINE).div_ceil(1 << parts);
+        Self { bytes, parts, lines, share: (lines << parts).div_ceil(shares.max(1)) }
+    }
+
+    /// Asks for share `i`.
+    #[inline(always)]
+    pub(crate) fn ask(&self, i: usize) {
+        for line in i * self.share..((i + 1) * self.share).min(self.lines << self.parts) {
+            let (part, line) = (line & ((1 << self.parts) - 1), line >> self.parts);
+            prefetch::<2>(self.bytes.as_ptr().wrapping_add((part * self.lines + line) * LINE));
+        }
+    }
+}
+
+/// Bytes that a processor fetches on in by itself.
+const PAGE: usize = 4 << 10;
+
+/// Most parts, as a power of two: a loop that only reads takes 0.84 of the time by four or eight.
+const MOST_PARTS: u32 = 3;
 
 /// Orders what this thread streamed before all it writes from here on.
 pub(crate) fn settle() {

@@ -5,7 +5,7 @@ pub(crate) mod streamed;
 
 use crate::{
     kernel::Output,
-    memory::{as_numbers_mut, fetch_ahead, settle, stream_numbers},
+    memory::{Soon, as_numbers_mut, settle, stream_numbers},
     numbers::{self, Real},
     simd::{Work, vector::Vectors},
     store::Store,
@@ -304,14 +304,14 @@ pub(crate) fn stretches<R: Real>(
     part: impl Fn(Range<usize>, Option<&[R]>, &mut [R]),
 ) {
     let cols = to.room.len();
-    let share = next.len() / cols.div_ceil(STRETCH).max(1);
+    let soon = Soon::of(next, cols.div_ceil(STRETCH));
     let ranges = (0..cols).step_by(STRETCH).map(|first| first..(first + STRETCH).min(cols)).enumerate();
     let Some(past) = to.past else {
         if next.is_empty() {
             return part(0..cols, x, to.room);
         }
         for (s, range) in ranges {
-            fetch_ahead(&next[s * share..(s + 1) * share]);
+            soon.ask(s);
             part(range.clone(), x.map(|x| &x[range.clone()]), &mut to.room[range]);
         }
         return;
@@ -319,7 +319,7 @@ pub(crate) fn stretches<R: Real>(
     let mut tile = Aligned([R::ZERO; STRETCH]);
     let x = x.unwrap_or(to.room);
     for (s, range) in ranges {
-        fetch_ahead(&next[s * share..(s + 1) * share]);
+        soon.ask(s);
         let tile = &mut tile.0[..range.len()];
         part(range.clone(), Some(&x[range.clone()]), tile);
         stream_numbers(tile, &mut past[range]);
