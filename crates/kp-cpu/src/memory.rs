@@ -324,15 +324,20 @@ impl<'a> Soon<'a> {
     /// Asks for share `i`.
     #[inline(always)]
     pub(crate) fn ask(&self, i: usize) {
-        for line in i * self.share..((i + 1) * self.share).min(self.lines << self.parts) {
-            let (part, line) = (line & ((1 << self.parts) - 1), line >> self.parts);
-            prefetch::<2>(self.bytes.as_ptr().wrapping_add((part * self.lines + line) * LINE));
-        }
+        self.places(i).for_each(|place| prefetch::<2>(self.bytes.as_ptr().wrapping_add(place)));
+    }
+
+    /// Where the lines of share `i` begin; some that fill up the last part are past the end.
+    #[inline(always)]
+    fn places(&self, i: usize) -> impl Iterator<Item = usize> + use<> {
+        let Self { parts, lines, share, .. } = *self;
+        let all = i * share..((i + 1) * share).min(lines << parts);
+        all.map(move |line| ((line & ((1 << parts) - 1)) * lines + (line >> parts)) * LINE)
     }
 }
 
 /// Bytes that a processor fetches on in by itself.
-const PAGE: usize = 4 << 10;
+pub(crate) const PAGE: usize = 4 << 10;
 
 /// Most parts, as a power of two: a loop that only reads takes 0.84 of the time by four or eight.
 const MOST_PARTS: u32 = 3;
@@ -382,4 +387,25 @@ pub(crate) fn numbers_of<T: Number>(bytes: &[u8]) -> &[T] {
 /// The pointer an address stands for; any aligned one for no bytes, whose address may be anything.
 fn pointer(addr: u64, bytes: u64) -> *mut u8 {
     if bytes == 0 { NonNull::dangling().as_ptr() } else { std::ptr::with_exposed_provenance_mut(addr as usize) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LINE, Soon};
+
+    /// Shares have every line once, however many pages take turns.
+    #[test]
+    fn shares_have_every_line() {
+        for len in [0, 1, 64, 100, 4096, 8192, 16384, 20000, 44032, 70000] {
+            let bytes = vec![0; len];
+            for shares in [1, 3, 16, 200] {
+                let soon = Soon::of(&bytes, shares);
+                let mut times = vec![0; len.div_ceil(LINE)];
+                for place in (0..shares).flat_map(|i| soon.places(i)).filter(|&place| place < len) {
+                    times[place / LINE] += 1;
+                }
+                assert!(times.iter().all(|&times| times == 1), "{len} bytes in {shares}: {times:?}");
+            }
+        }
+    }
 }

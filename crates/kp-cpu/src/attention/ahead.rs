@@ -1,6 +1,6 @@
 //! What is read next while products are computed: asked for a line at a time, in the order of memory.
 
-use crate::memory::{LINE, ask_again, prefetch};
+use crate::memory::{LINE, PAGE, ask_again, prefetch};
 
 /// Whom memory is asked of.
 #[derive(Clone, Copy)]
@@ -97,7 +97,6 @@ impl<'r> Ahead<'r> {
 /// Pages that are asked for side by side, a line of each in turn, so that the processor fetches what follows in all of them: it goes on by
 /// itself within a page, but has to find each page anew.
 const PAGES: usize = 8;
-const PAGE: usize = 4 << 10;
 const PAGED: usize = PAGES * PAGE;
 
 /// Lines side by side, or one of each page in turn.
@@ -133,13 +132,20 @@ impl Lines {
     #[inline(always)]
     fn ask_of(&mut self, lines: usize, asks: Asks) {
         for _ in 0..lines {
-            ask(self.at, asks);
-            self.at = self.at.wrapping_add(self.step);
-            self.asked += 1;
-            if self.asked.is_multiple_of(PAGES) {
-                self.at = self.at.wrapping_sub(self.back);
-            }
+            ask(self.next(), asks);
         }
+    }
+
+    /// The next one.
+    #[inline(always)]
+    fn next(&mut self) -> *const u8 {
+        let at = self.at;
+        self.at = at.wrapping_add(self.step);
+        self.asked += 1;
+        if self.asked.is_multiple_of(PAGES) {
+            self.at = self.at.wrapping_sub(self.back);
+        }
+        at
     }
 }
 
@@ -149,5 +155,31 @@ fn ask(at: *const u8, asks: Asks) {
         Asks::First => prefetch::<1>(at),
         Asks::Second => prefetch::<2>(at),
         Asks::SecondAgain => ask_again(at),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows that lie side by side are asked for line by line, each once, whether pages take turns or a piece is no part of these.
+    #[test]
+    fn every_line_is_asked_for_once() {
+        for (row, piece) in [(1024, 8192), (2048, 4096), (512, 1536), (1024, 512), (4096, 16384)] {
+            let (count, memory) = (96, vec![0_u8; 96 * row]);
+            let rows: Vec<*const u8> = memory.chunks_exact(row).map(<[u8]>::as_ptr).collect();
+            for asks in [Asks::First, Asks::Second] {
+                let mut ahead = Ahead::of(&rows, count, [row; 2], asks);
+                let mut times = vec![0; memory.len() / LINE];
+                for _ in 0..memory.len() / piece {
+                    let mut lines = ahead.next(piece, memory.as_ptr());
+                    for _ in 0..piece / LINE {
+                        times[(lines.next() as usize - memory.as_ptr() as usize) / LINE] += 1;
+                    }
+                }
+                let whole = memory.len() / piece * piece / LINE;
+                assert!(times[..whole].iter().all(|&times| times == 1), "rows of {row}, {piece} at a time: {times:?}");
+            }
+        }
     }
 }

@@ -39,6 +39,7 @@ impl Kernel<Gemm> for Avx512FewPanels {
                 ^ source_hash(include_bytes!("few/dots.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/panel_rows.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/far.rs")).rotate_left(5)
         }
     }
 

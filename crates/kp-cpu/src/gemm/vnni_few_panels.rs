@@ -48,6 +48,7 @@ impl Kernel<Gemm> for VnniFewPanels {
                 ^ source_hash(include_bytes!("few/columns.rs")).rotate_left(2)
                 ^ source_hash(include_bytes!("few/bytes.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/fours.rs")).rotate_left(4)
+                ^ source_hash(include_bytes!("few/far.rs")).rotate_left(5)
         }
     }
 
@@ -77,11 +78,11 @@ impl Kernel<Gemm> for VnniFewPanels {
         // For a line of 64 bytes: what brings it and makes it unsigned, and an instruction for each row, two at a time.
         let lines = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / 64.0;
         let compute = lines * (2.0 + rows) / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-        // Several panels at once are read faster than the one place at which memory's rate is measured, and one slower, where places differ.
-        let share = match caps.read_places {
-            0 | 1 => 0.95,
-            _ if p.m <= 2 => 1.0,
-            _ => 0.75,
+        // Where places differ, several are read faster than the one at which memory's rate is measured, which is what all but three and four rows do.
+        let share = match (caps.read_places, p.m) {
+            (0 | 1, _) => 0.95,
+            (_, 3 | 4) => 0.75,
+            _ => 1.0,
         };
         Nanos::from_secs((memory.as_secs() / share).max(compute) + 2e-6 * f64::from(p.batch.max(1)))
     }

@@ -1,8 +1,8 @@
 //! Asking for memory long before it is read.
 
 use crate::{
-    caps::streams_by_second_cache,
-    memory::{ask_again, prefetch},
+    caps::{fetches_runs, streams_by_second_cache},
+    memory::{LINE, PAGE, ask_again, prefetch},
 };
 
 /// Lines that are asked for in the order of memory, long before they are read, so that they are in L2 when lines of the columns
@@ -12,9 +12,10 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Far {
     at: *const u8,
-    /// Bytes of this run that are left, of each run, and between two.
+    /// Lines of this run that are left, and of each run, bytes from one to the next, and from what follows a run to the next one.
     left: usize,
     run: usize,
+    step: usize,
     gap: usize,
     /// Whether lines are asked for again by loops that say so.
     again: bool,
@@ -25,17 +26,26 @@ const AHEAD: usize = 32 << 10;
 
 impl Far {
     /// Nothing.
-    pub(crate) const NONE: Self = Self { at: std::ptr::null(), left: 0, run: 0, gap: 0, again: false };
+    pub(crate) const NONE: Self = Self { at: std::ptr::null(), left: 0, run: 0, step: 0, gap: 0, again: false };
 
     /// Runs of `run` bytes, `ld` bytes apart, from `at` on, wherever that points.
     pub(crate) fn new(at: *const u8, run: usize, ld: usize) -> Self {
-        let run = run / 64 * 64;
-        Self { at, left: run, run, gap: ld.saturating_sub(run), again: streams_by_second_cache() }
+        let run = run / LINE;
+        let gap = ld.saturating_sub(run * LINE);
+        Self { at, left: run, run, step: LINE, gap, again: streams_by_second_cache() }
     }
 
-    /// The `bytes` bytes of a panel that lie [`AHEAD`] behind those from `at` on.
+    /// The `bytes` bytes of a panel that lie [`AHEAD`] behind those from `at` on; a line of each page in turn where the processor then
+    /// fetches on in each.
     pub(crate) fn behind(at: *const u8, bytes: usize) -> Self {
-        Self::new(at.wrapping_add(AHEAD), bytes, bytes)
+        let lines = Self::new(at.wrapping_add(AHEAD), bytes, bytes);
+        let pages = bytes / PAGE;
+        if pages > 1 && bytes.is_multiple_of(PAGE) && fetches_runs() {
+            // Back to the first page's next line.
+            let gap = LINE.wrapping_sub(bytes);
+            return Self { left: pages, run: pages, step: PAGE, gap, ..lines };
+        }
+        lines
     }
 
     /// Asks for turn `turn`'s share of the next `lines` lines, of `turns` that begin with turn 0: a few at a time, between loads
@@ -58,8 +68,8 @@ impl Far {
             } else {
                 prefetch::<2>(self.at);
             }
-            self.at = self.at.wrapping_add(64);
-            self.left -= 64;
+            self.at = self.at.wrapping_add(self.step);
+            self.left -= 1;
             if self.left == 0 {
                 self.at = self.at.wrapping_add(self.gap);
                 self.left = self.run;

@@ -52,9 +52,9 @@ pub(crate) fn estimate(caps: &Caps, p: &GemmProblem, lanes: f64) -> Nanos {
     // For each vector an instruction or two to make it numbers, one for each row; two at a time.
     let vectors = f64::from(p.batch) * f64::from(p.n) * f64::from(p.k) / lanes;
     let compute = vectors * (2.0 + rows(p) as f64) / (1.6 * caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
-    // Four panels are read faster than the one place at which memory's rate is measured, and at which `packed` reads. On Emerald Rapids `packed` is faster
-    // with more than four rows, which meet a panel twice here, and where many threads read: sixteen read one row's panels in 0.83 of the time.
-    let is_behind = caps.has("amx-bf16") && (rows(p) > HEIGHT || caps.units >= 4);
+    // Several places are read faster than the one at which memory's rate is measured, and at which `packed` reads. On Emerald Rapids `packed` is faster
+    // where many threads read: sixteen read one row's panels in 0.83 of the time.
+    let is_behind = caps.has("amx-bf16") && caps.units >= 4;
     let share = if is_behind { 0.9 } else { 1.05 };
     Nanos::from_secs((memory.as_secs() / share).max(compute / 0.9) + 2e-7 * f64::from(p.batch.max(1)))
 }
