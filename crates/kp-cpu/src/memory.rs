@@ -1,7 +1,8 @@
 //! Device memory is host memory: an address is a pointer. Blocks that are given back wait for the next request of their size.
 
+use crate::caps::fetches_runs;
 #[cfg(target_arch = "x86_64")]
-use crate::{caps::fetches_runs, simd};
+use crate::simd;
 use kp_hal::{Allocation, Buffer, DeviceId, Slice, SliceMut};
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},

@@ -290,10 +290,10 @@ impl<E: Tail> Dots<E> for Codes {
             let from = Lists::new(b, item.b, inner.start, SHARE);
             let of_columns = columns::Codes::of(b, item.b, inner.clone());
             let breadth = self.breadths[height];
-            // Eight rows compute for so long that lines asked for twice cost more than they bring.
             let sets = AtOnce::new(columns.clone(), breadth, self.is_apart);
             let ahead = |o: usize| match rows {
                 _ if self.is_apart => (columns::AHEAD, Far::NONE),
+                // Eight rows compute for so long that lines asked for twice cost more than they bring.
                 MOST if self.reading != Reading::InOrder => {
                     (columns::ahead(self.reading, breadth, of_columns.step(), inner.len() == k), Far::NONE)
                 }

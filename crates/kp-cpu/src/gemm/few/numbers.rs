@@ -174,8 +174,8 @@ impl<E: Tail, L: Loops> Dots<E> for Numbers<L> {
                 }
                 let (ahead, far) = match self.reading {
                     Reading::InOrder => codes.ahead(self.reading, o, breadth, inner.len() == k),
-                    // Several rows compute for so long that lines asked for twice cost more than they bring.
                     _ if self.is_apart => (columns::AHEAD, Far::NONE),
+                    // Several rows compute for so long that lines asked for twice cost more than they bring.
                     _ => (columns::ahead(self.reading, breadth, codes.step(), inner.len() == k), Far::NONE),
                 };
                 let some = Columns {
