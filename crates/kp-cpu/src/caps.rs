@@ -110,7 +110,7 @@ pub(crate) fn fetches_runs() -> bool {
     Core::here() == Core::Other
 }
 
-/// The same where so few threads read that nothing else keeps memory busy: four and sixteen took 1.1 to 1.7 times as long by whole lines and several panels.
+/// The same where so few threads read that nothing else keeps memory busy: four and sixteen mostly took 1.1 to 1.7 times as long by whole lines and several panels.
 pub(crate) fn fetches_runs_of(caps: &Caps) -> bool {
     fetches_runs() && caps.units <= 2
 }

@@ -1,4 +1,4 @@
-//! What is read next while products are computed: asked for a line at a time, in the order of memory.
+//! What is read next while products are computed: asked for a line at a time, in the order of memory or of some pages in turn.
 
 use crate::memory::{LINE, PAGE, ask_again, prefetch};
 
