@@ -9,7 +9,7 @@ pub(crate) fn class(info: &DeviceInfo) -> String {
     match info.caps.kind {
         DeviceKind::Cpu => {
             let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-            of_cpu(name, microarchitecture(&cpuinfo), &info.caps.arch, info.caps.units)
+            of_cpu(name, microarchitecture(&cpuinfo, has_avx10()), &info.caps.arch, info.caps.units)
         }
         DeviceKind::Gpu | DeviceKind::IntegratedGpu | DeviceKind::SoftwareGpu => name.join("-"),
     }
@@ -37,16 +37,31 @@ fn words(name: &str) -> Vec<String> {
 
 const FILLER: &[&str] = &["cpu", "processor", "core", "with", "graphics", "corporation", "inc", "the"];
 
-/// What the vendor calls the cores, by the numbers in `/proc/cpuinfo`; virtual machines hide the model's name, not these.
-fn microarchitecture(cpuinfo: &str) -> Option<String> {
+/// What the vendor calls the cores, by the numbers in `/proc/cpuinfo`; virtual machines hide the model's name, and some give another
+/// number for the model, but Granite Rapids is all there is of family 6 `with_avx10`.
+fn microarchitecture(cpuinfo: &str, with_avx10: bool) -> Option<String> {
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
         Some(line.split_once(':')?.1.trim())
     };
     let (vendor, family, model) = (field("vendor_id")?, field("cpu family")?, field("model")?);
     let (family, model): (u32, u32) = (family.parse().ok()?, model.parse().ok()?);
+    if vendor == INTEL && family == 6 && with_avx10 {
+        return Some("graniterapids".to_owned());
+    }
     let known = CORES.iter().find(|row| row.vendor == vendor && row.family == family && row.models.contains(&model));
     Some(known.map_or_else(|| format!("f{family}m{model}"), |row| row.name.to_owned()))
+}
+
+/// Whether the processor says that it has AVX10, which neither the standard library nor older kernels tell.
+fn has_avx10() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).eax >= 1 && __cpuid_count(7, 1).edx >> 19 & 1 == 1
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 struct Core {
@@ -82,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_class_names_the_product_and_the_cores() {
-        let of = |name: &str, cpuinfo: &str| of_cpu(words(name), microarchitecture(cpuinfo), "x86-64", 2);
+        let of = |name: &str, cpuinfo: &str| of_cpu(words(name), microarchitecture(cpuinfo, false), "x86-64", 2);
         let icelake = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 106\nmodel name\t: x\n";
         assert_eq!(of("Intel(R) Xeon(R) Processor @ 2.80GHz", icelake), "intel-xeon-icelake-2c");
         let zen4 = "vendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\n";
@@ -90,6 +105,9 @@ mod tests {
         let new = "vendor_id : GenuineIntel\ncpu family : 19\nmodel : 3\n";
         assert_eq!(of("Intel(R) Xeon(R) 6 CPU", new), "intel-xeon-6-f19m3-2c");
         assert_eq!(of("", ""), "x86-64-2c");
+        let masked = "vendor_id : GenuineIntel\ncpu family : 6\nmodel : 167\n";
+        assert_eq!(microarchitecture(masked, true).as_deref(), Some("graniterapids"));
+        assert_eq!(microarchitecture(masked, false).as_deref(), Some("f6m167"));
         assert_eq!(words("NVIDIA H200").join("-"), "nvidia-h200");
     }
 }
