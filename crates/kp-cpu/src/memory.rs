@@ -55,6 +55,11 @@ impl Host {
     pub(crate) fn bytes(&self) -> usize {
         self.block().bytes
     }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: all of them are written, and whoever borrows them does so alone.
+        unsafe { std::slice::from_raw_parts_mut(self.first().as_ptr(), self.bytes()) }
+    }
 }
 
 impl Drop for Host {

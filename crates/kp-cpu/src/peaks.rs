@@ -4,6 +4,7 @@
 //! the cores that are really there, two of which may share one set of units.
 
 use crate::{
+    memory::Host,
     numbers::Real,
     simd::{Avx2, Avx512, Baseline, Isa, Work, vector::Vectors},
     threads,
@@ -17,7 +18,7 @@ use std::{
 
 /// `caps` with the measured rates of f32, f64 and, where there are instructions for them, bf16 and bytes, and the
 /// measured rate of reading; types without an instruction of their own keep their proportion to f32. Takes less than
-/// half a second.
+/// half a second, and what the system needs to bring memory.
 pub(crate) fn measure(caps: &Caps) -> Caps {
     let f32s = chains::<f32>();
     let scale = f32s / caps.rates.get(DType::F32);
@@ -204,26 +205,41 @@ fn best(budget: Duration, mut round: impl FnMut() -> f64) -> f64 {
     best
 }
 
-/// Bytes per second that all threads together read from main memory.
+/// Bytes per second that all threads together read from main memory, in pages such as operands lie in: each of them one run, or parts of it
+/// side by side, whichever is faster.
 fn bandwidth(caps: &Caps) -> f64 {
     let threads = threads::count();
     // Well past the last cache, but no more than a fraction of memory.
-    let bytes = (4 * caps.l3_bytes.max(8 << 20)).clamp(64 << 20, 1 << 30).min(caps.memory_bytes / 8).max(1 << 20);
-    let words = vec![1_u64; bytes as usize / 8];
+    let bytes = (4 * caps.l3_bytes.max(8 << 20)).clamp(64 << 20, 512 << 20).min(caps.memory_bytes / 8).max(1 << 20);
+    let Some(mut host) = Host::new(bytes as usize) else { return caps.bytes_per_s };
+    let words = host.as_mut_slice();
+    // Pages that nothing has written may all be one.
+    words.fill(1);
+    let words = &*words;
     let part = words.len().div_ceil(threads);
+    let mut runs = [1, 4].into_iter().cycle();
     best(Duration::from_millis(150), || {
         let start = Instant::now();
+        let runs = runs.next().unwrap_or(1);
         threads::for_each(threads, |i| {
-            let part = &words[(i * part).min(words.len())..((i + 1) * part).min(words.len())];
-            // Eight sums, so that adding is never what is waited for.
-            let mut sums = [0_u64; 8];
-            for chunk in part.chunks_exact(8) {
-                for (sum, word) in sums.iter_mut().zip(chunk) {
-                    *sum = sum.wrapping_add(*word);
-                }
-            }
-            black_box(sums);
+            black_box(sum(words.chunks(part).nth(i).unwrap_or(&[]), runs));
         });
-        (words.len() * 8) as f64 / start.elapsed().as_secs_f64()
+        words.len() as f64 / start.elapsed().as_secs_f64()
     })
+}
+
+/// The sum of the words of a multiple of `runs` lines, of equal parts side by side.
+fn sum(bytes: &[u8], runs: usize) -> u64 {
+    let lines = bytes.as_chunks::<64>().0;
+    let run = lines.len() / runs;
+    // Eight sums, so that adding is never what is waited for.
+    let mut sums = [0_u64; 8];
+    for i in 0..run {
+        for line in lines[i..].iter().step_by(run).take(runs) {
+            for (sum, word) in sums.iter_mut().zip(line.as_chunks().0) {
+                *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+            }
+        }
+    }
+    sums.into_iter().fold(0, u64::wrapping_add)
 }

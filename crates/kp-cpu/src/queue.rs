@@ -30,8 +30,7 @@ impl CpuQueue {
     /// The scratch reserved so far.
     pub(crate) fn scratch(&mut self) -> &mut [u8] {
         match &mut self.scratch {
-            // SAFETY: the bytes are initialised, belong to `host` alone, and `&mut self` keeps others out.
-            Some(host) => unsafe { std::slice::from_raw_parts_mut(host.first().as_ptr(), host.bytes()) },
+            Some(host) => host.as_mut_slice(),
             None => &mut [],
         }
     }
