@@ -61,11 +61,10 @@ impl Kernel<Gemm> for Avx2FewLines {
                 }
             };
         }
-        if p.b.dtype() == DType::F32 && height(p) == 1 && fetches_runs_of(&device.info().caps) {
-            let loops = (lines::<F32, 1, 2> as Loop, 16);
-            return Ok(columns::plan(self, device, p, variant, UNIT, Lines::fetched(p, loops)));
-        }
+        let caps = &device.info().caps;
         let loops = match p.b.dtype() {
+            // Narrow strips, where lines are read along: each is met again soon, and the processor fetches what follows.
+            DType::F32 if height(p) == 1 && fetches_runs_of(caps) => (lines::<F32, 1, 2> as Loop, 16),
             DType::F32 => loops!(F32),
             DType::Bf16 => loops!(Bf16),
             DType::F16 => loops!(F16),
@@ -74,6 +73,6 @@ impl Kernel<Gemm> for Avx2FewLines {
             DType::E4m3 | DType::E5m2 => loops!(Float),
             _ => loops!(Four),
         };
-        Ok(columns::plan(self, device, p, variant, UNIT, Lines::new(p, loops)))
+        Ok(columns::plan(self, device, p, variant, UNIT, Lines::new(p, caps, loops)))
     }
 }

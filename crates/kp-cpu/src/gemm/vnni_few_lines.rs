@@ -13,13 +13,13 @@ use super::{
         byte_lines::{STRIP, Strip, byte_lines, place},
         columns::{self, Dots, MOST, Task, overlapped},
         fours::{FOUR, Fours},
-        line_rows::{COLUMNS, pad, together},
-        lines::LINES,
+        line_rows::{COLUMNS, COLUMNS_ALONG, pad, together},
+        lines::{Asks, LINES},
     },
     product::{Item, Product},
     vnni_few_rows::{has_features, lift_for, suits_whole, unit},
 };
-use crate::{act::Tail, threads};
+use crate::{act::Tail, caps::fetches_runs_of, threads};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gemm, GemmProblem, GemmSpec, Order},
@@ -71,7 +71,7 @@ impl Kernel<Gemm> for VnniFewLines {
     }
 
     fn plan(&self, device: &Arc<dyn Device>, p: &GemmProblem, variant: Variant) -> Result<Plan<Gemm>> {
-        Ok(columns::plan(self, device, p, variant, STRIP, Codes::new(p)))
+        Ok(columns::plan(self, device, p, variant, STRIP, Codes::new(p, &device.info().caps)))
     }
 }
 
@@ -85,12 +85,14 @@ struct Codes {
     flip: u8,
     /// What codes of the side that is unsigned have too much, times each of the other.
     offset: i32,
+    /// Whether few threads read whole lines, each of which the processor fetches on in.
+    is_along: bool,
     /// Lines that meet all rows at once.
     lines: usize,
 }
 
 impl Codes {
-    fn new(spec: &GemmSpec) -> Self {
+    fn new(spec: &GemmSpec, caps: &Caps) -> Self {
         let a = Fours::of(spec);
         let (lift, offset) = lift_for(spec.a.dtype(), spec.b.dtype());
         let multiply: Loop = match (a.rows, a.signed) {
@@ -103,7 +105,14 @@ impl Codes {
             (4, false) => byte_lines::<4, false>,
             (_, false) => byte_lines::<8, false>,
         };
-        Self { spec: *spec, a, multiply, flip: lift.flip, offset, lines: together(spec.b.ld as usize) }
+        let is_along = fetches_runs_of(caps);
+        let lines = if is_along { LINES } else { together(spec.b.ld as usize) };
+        Self { spec: *spec, a, multiply, flip: lift.flip, offset, is_along, lines }
+    }
+
+    /// Most columns of a task.
+    fn most(&self) -> usize {
+        if self.is_along { COLUMNS_ALONG } else { COLUMNS }
     }
 }
 
@@ -113,11 +122,12 @@ impl<E: Tail> Dots<E> for Codes {
     }
 
     fn work_bytes(&self) -> usize {
-        self.a.rows * COLUMNS * size_of::<i32>() + LINES * STRIP
+        self.a.rows * self.most() * size_of::<i32>() + LINES * STRIP
     }
 
     fn columns(&self, all: usize) -> usize {
-        (all / (2 * threads::count())).min(COLUMNS)
+        let tasks = if self.is_along { threads::count() } else { 2 * threads::count() };
+        (all / tasks).min(self.most())
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
@@ -129,24 +139,25 @@ impl<E: Tail> Dots<E> for Codes {
         let (b, k, rows) = (&product.b, self.spec.k as usize, self.a.rows);
         let (a, of_rows) = self.a.ready(a);
         let wide = columns.len().next_multiple_of(STRIP);
-        let (totals, end) = columns::take::<i32>(work, rows * COLUMNS);
+        let (totals, end) = columns::take::<i32>(work, rows * self.most());
         let totals = &mut totals[..rows * wide];
         for (totals, sum) in totals.chunks_exact_mut(wide).zip(of_rows) {
             totals.fill(self.offset.wrapping_mul(sum).wrapping_neg());
         }
         let line = b.matrix.ld as usize;
+        let asks = Asks::of(self.is_along, columns.len(), self.lines * line);
         for first in (0..k).step_by(self.lines) {
             let count = self.lines.min(k - first);
             let a = &a[first / FOUR * rows..];
             for (i, column) in columns.clone().step_by(STRIP).enumerate() {
                 let there = STRIP.min(columns.end - column);
                 let codes = &b.codes[b.place(item.b, column, first)..][..(count - 1) * line + there];
-                let mut strip = Strip { codes, ld: line, lines: count, ahead: self.lines * line, flip: self.flip };
+                let mut strip = Strip { codes, ld: line, lines: count, asks, flip: self.flip };
                 if there < STRIP {
                     // What is left of each line, and zeros.
                     let end = &mut end[..count * STRIP];
                     pad(codes, line, there, STRIP, end);
-                    strip = Strip { codes: end, ld: STRIP, ahead: 0, ..strip };
+                    strip = Strip { codes: end, ld: STRIP, asks: Asks::Nothing, ..strip };
                 }
                 // SAFETY: `supports` asked for the features.
                 unsafe { (self.multiply)(a, strip, (&mut totals[i * STRIP..], wide)) };

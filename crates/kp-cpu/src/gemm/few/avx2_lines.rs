@@ -1,7 +1,6 @@
 //! The loop of [`super::lines`] for processors that have AVX2 and no AVX-512.
 
 use super::lines::{Code, Halves, Kind, Strip, Table};
-use crate::memory::prefetch;
 use std::arch::x86_64::{
     __m256, _mm_and_si128, _mm_cmpeq_epi16, _mm_cvtepu8_epi16, _mm_loadl_epi64, _mm_loadu_si128, _mm_or_si128,
     _mm_set1_epi16, _mm_slli_epi16, _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi16_epi32,
@@ -25,7 +24,7 @@ pub(crate) fn lines<T: Code, const R: usize, const V: usize>(
     (sums, ld): (&mut [f32], usize),
 ) {
     let strip_bytes = V * LANES * T::KIND.bits() / 8;
-    let Strip { codes, ld: line, lines, columns, ahead, scales, zeros, table } = strip;
+    let Strip { codes, ld: line, lines, columns, asks, scales, zeros, table } = strip;
     let bytes = columns * T::KIND.bits() / 8;
     assert!(columns.is_multiple_of(V * LANES), "{columns} columns by {V} vectors");
     assert!(a.len() >= (R - 1) * a_ld + lines, "{R} rows of {lines} numbers");
@@ -46,11 +45,7 @@ pub(crate) fn lines<T: Code, const R: usize, const V: usize>(
         }
         for s in 0..lines {
             let codes = codes.wrapping_add(s * line);
-            if ahead > 0 {
-                for at in (0..strip_bytes).step_by(64) {
-                    prefetch::<2>(codes.wrapping_add(ahead + at));
-                }
-            }
+            asks.ask(codes, strip_bytes);
             let mut b = [_mm256_setzero_ps(); V];
             for v in 0..V {
                 // SAFETY: a line of the strip, as asserted.

@@ -10,8 +10,10 @@
 //! ```
 //! Instructions want one side unsigned: B, moved up until no code is negative, or rows that are.
 
-use super::{fours::FOUR, lines::LINES};
-use crate::memory::prefetch;
+use super::{
+    fours::FOUR,
+    lines::{Asks, LINES},
+};
 use std::arch::x86_64::{
     __m512i, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512,
     _mm512_storeu_si512, _mm512_unpackhi_epi8, _mm512_unpackhi_epi16, _mm512_unpacklo_epi8, _mm512_unpacklo_epi16,
@@ -31,8 +33,7 @@ pub(crate) struct Strip<'a> {
     pub(crate) codes: &'a [u8],
     pub(crate) ld: usize,
     pub(crate) lines: usize,
-    /// How many bytes further what is read later begins, which is asked for meanwhile.
-    pub(crate) ahead: usize,
+    pub(crate) asks: Asks,
     /// Which bits of them are turned around.
     pub(crate) flip: u8,
 }
@@ -54,7 +55,7 @@ pub(crate) fn byte_lines<const R: usize, const A_SIGNED: bool>(
     strip: Strip<'_>,
     (sums, ld): (&mut [i32], usize),
 ) {
-    let Strip { codes, ld: line, lines, ahead, flip } = strip;
+    let Strip { codes, ld: line, lines, asks, flip } = strip;
     let fours = lines.div_ceil(FOUR);
     assert!(lines <= LINES && a.len() >= fours * R, "{R} rows of {lines} codes");
     assert!(lines == 0 || codes.len() >= (lines - 1) * line + STRIP, "{lines} lines of {STRIP} bytes");
@@ -65,7 +66,7 @@ pub(crate) fn byte_lines<const R: usize, const A_SIGNED: bool>(
         let mut four = [_mm512_setzero_si512(); FOUR];
         for i in 0..FOUR {
             let at = codes.as_ptr().wrapping_add((FOUR * s + i) * line);
-            prefetch::<2>(at.wrapping_add(ahead));
+            asks.ask(at, STRIP);
             if FOUR * s + i < lines {
                 // SAFETY: a line of the strip, as asserted.
                 four[i] = unsafe { _mm512_loadu_si512(at.cast()) };
