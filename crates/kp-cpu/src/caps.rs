@@ -105,7 +105,7 @@ pub(crate) fn fetches_columns() -> bool {
 }
 
 /// Whether a processor fetches what follows in several long runs by itself, when they are read side by side, faster than in a single one: Intel's,
-/// of which Emerald Rapids read 20 GB/s of sixteen so, and 15 to 18 of one, or when it was asked for what comes next.
+/// of which Emerald Rapids read 20 GB/s of sixteen so, and 15 to 18 of one, or when it was asked for what comes next, and Granite Rapids 13, and 10.5 of one.
 pub(crate) fn fetches_runs() -> bool {
     Core::here() == Core::Other
 }
