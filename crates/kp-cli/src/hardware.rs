@@ -37,8 +37,8 @@ fn words(name: &str) -> Vec<String> {
 
 const FILLER: &[&str] = &["cpu", "processor", "core", "with", "graphics", "corporation", "inc", "the"];
 
-/// What the vendor calls the cores, by the numbers in `/proc/cpuinfo`; virtual machines hide the model's name, and some give another
-/// number for the model, but Granite Rapids is all there is of family 6 `with_avx10`.
+/// What the vendor calls the cores, by the numbers in `/proc/cpuinfo`; virtual machines hide the model's name, and some its number, but of
+/// family 6 Granite Rapids alone is `with_avx10`.
 fn microarchitecture(cpuinfo: &str, with_avx10: bool) -> Option<String> {
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;

@@ -13,13 +13,13 @@ use super::{
         byte_lines::{STRIP, Strip, byte_lines, place},
         columns::{self, Dots, MOST, Task, overlapped},
         fours::{FOUR, Fours},
-        line_rows::{COLUMNS, COLUMNS_ALONG, pad, together},
+        line_rows::{least_tasks, most_columns, pad, together},
         lines::{Asks, LINES},
     },
     product::{Item, Product},
     vnni_few_rows::{has_features, lift_for, suits_whole, unit},
 };
-use crate::{act::Tail, caps::fetches_runs_of, threads};
+use crate::{act::Tail, caps::fetches_runs_of};
 use kp_hal::{
     Caps, DType, Device, Kernel, Nanos, Plan, Result, Support, Unsupported, Variant, Variants,
     op::{Gemm, GemmProblem, GemmSpec, Order},
@@ -43,6 +43,7 @@ impl Kernel<Gemm> for VnniFewLines {
                 ^ source_hash(include_bytes!("few/bytes.rs")).rotate_left(3)
                 ^ source_hash(include_bytes!("few/fours.rs")).rotate_left(4)
                 ^ source_hash(include_bytes!("few/line_rows.rs")).rotate_left(5)
+                ^ source_hash(include_bytes!("few/lines.rs")).rotate_left(6)
         }
     }
 
@@ -109,11 +110,6 @@ impl Codes {
         let lines = if is_along { LINES } else { together(spec.b.ld as usize) };
         Self { spec: *spec, a, multiply, flip: lift.flip, offset, is_along, lines }
     }
-
-    /// Most columns of a task.
-    fn most(&self) -> usize {
-        if self.is_along { COLUMNS_ALONG } else { COLUMNS }
-    }
 }
 
 impl<E: Tail> Dots<E> for Codes {
@@ -122,12 +118,11 @@ impl<E: Tail> Dots<E> for Codes {
     }
 
     fn work_bytes(&self) -> usize {
-        self.a.rows * self.most() * size_of::<i32>() + LINES * STRIP
+        self.a.rows * most_columns(self.is_along) * size_of::<i32>() + LINES * STRIP
     }
 
     fn columns(&self, all: usize) -> usize {
-        let tasks = if self.is_along { threads::count() } else { 2 * threads::count() };
-        (all / tasks).min(self.most())
+        (all / least_tasks(self.is_along)).min(most_columns(self.is_along))
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
@@ -139,7 +134,7 @@ impl<E: Tail> Dots<E> for Codes {
         let (b, k, rows) = (&product.b, self.spec.k as usize, self.a.rows);
         let (a, of_rows) = self.a.ready(a);
         let wide = columns.len().next_multiple_of(STRIP);
-        let (totals, end) = columns::take::<i32>(work, rows * self.most());
+        let (totals, end) = columns::take::<i32>(work, rows * most_columns(self.is_along));
         let totals = &mut totals[..rows * wide];
         for (totals, sum) in totals.chunks_exact_mut(wide).zip(of_rows) {
             totals.fill(self.offset.wrapping_mul(sum).wrapping_neg());

@@ -54,11 +54,11 @@ impl Kernel<Gemm> for VnniFourBits {
 
     fn estimate(&self, caps: &Caps, p: &GemmProblem, _: Variant) -> Nanos {
         let (_, memory) = Nanos::floors(caps, p);
-        // Cycles for a line of 64 bytes, as measured on Zen 5 and an Emerald Rapids core: turning it, and for each row two products and its
-        // share of a scale.
+        // Cycles for a line of 64 bytes, as measured on cores of Zen 5, Emerald Rapids and Granite Rapids: turning it, and for each row two
+        // products and its share of a scale.
         let lines = f64::from(p.batch) * f64::from(p.n.next_multiple_of(SET as u32)) * f64::from(p.k) / 128.0;
         let products = if p.b.dtype() == DType::Nf4 { 2.0 } else { 1.0 };
-        let cycles = 12.0 + 1.8 * products * rows(p).all() as f64;
+        let cycles = 9.0 + 1.8 * products * rows(p).all() as f64;
         let compute = lines * cycles / (caps.clock_hz.max(1e9) * f64::from(caps.units.max(1)));
         Nanos::from_secs(overlapped(memory, compute) + 2e-6 * f64::from(p.batch.max(1)))
     }

@@ -31,11 +31,20 @@ use kp_hal::{
 };
 
 /// Most columns that a thread has at once, and what their number is a multiple of: the widest strip.
-pub(crate) const COLUMNS: usize = 8192;
+const COLUMNS: usize = 8192;
 pub(crate) const UNIT: usize = 128;
 
-/// Most columns where lines are read along, so that few end early.
-pub(crate) const COLUMNS_ALONG: usize = 2 * COLUMNS;
+/// The same where lines are read along, so that few end early.
+const COLUMNS_ALONG: usize = 2 * COLUMNS;
+
+pub(crate) const fn most_columns(is_along: bool) -> usize {
+    if is_along { COLUMNS_ALONG } else { COLUMNS }
+}
+
+/// Tasks that columns are shared among, at least.
+pub(crate) fn least_tasks(is_along: bool) -> usize {
+    if is_along { threads::count() } else { 2 * threads::count() }
+}
 
 /// The same where scales change along k: those of so many blocks stay near.
 const SCALED_COLUMNS: usize = 2048;
@@ -145,8 +154,7 @@ impl Lines {
     fn most(&self) -> usize {
         match self.share {
             Some(_) => SCALED_COLUMNS,
-            None if self.is_along => COLUMNS_ALONG,
-            None => COLUMNS,
+            None => most_columns(self.is_along),
         }
     }
 
@@ -186,8 +194,7 @@ impl<E: Tail> Dots<E> for Lines {
     }
 
     fn columns(&self, all: usize) -> usize {
-        let tasks = if self.is_along { threads::count() } else { 2 * threads::count() };
-        (all / tasks).min(self.most())
+        (all / least_tasks(self.is_along)).min(self.most())
     }
 
     fn prepare(&self, product: &Product<'_>, item: Item, a: &mut [u8]) {
