@@ -212,19 +212,19 @@ fn bandwidth(caps: &Caps) -> f64 {
     // Well past the last cache, but no more than a fraction of memory.
     let bytes = (4 * caps.l3_bytes.max(8 << 20)).clamp(64 << 20, 512 << 20).min(caps.memory_bytes / 8).max(1 << 20);
     let Some(mut host) = Host::new(bytes as usize) else { return caps.bytes_per_s };
-    let words = host.as_mut_slice();
-    // Pages that nothing has written may all be one.
-    words.fill(1);
-    let words = &*words;
-    let part = words.len().div_ceil(threads);
+    let memory = host.as_mut_slice();
+    // Pages that nobody has written may all be one.
+    memory.fill(1);
+    let memory = &*memory;
+    let part = memory.len().div_ceil(threads);
     let mut runs = [1, 4].into_iter().cycle();
     best(Duration::from_millis(150), || {
         let start = Instant::now();
         let runs = runs.next().unwrap_or(1);
         threads::for_each(threads, |i| {
-            black_box(sum(words.chunks(part).nth(i).unwrap_or(&[]), runs));
+            black_box(sum(memory.chunks(part).nth(i).unwrap_or(&[]), runs));
         });
-        words.len() as f64 / start.elapsed().as_secs_f64()
+        memory.len() as f64 / start.elapsed().as_secs_f64()
     })
 }
 

@@ -99,9 +99,9 @@ const ALONG: usize = 256;
 const LEAST_ALONG: usize = 2048;
 
 impl Asks {
-    /// For parts of `bytes` bytes of lines, `later` bytes before what is read later: along them, if that `is_better` and they are long.
-    pub(crate) fn of(is_better: bool, bytes: usize, later: usize) -> Self {
-        if is_better && bytes >= LEAST_ALONG { Self::Along } else { Self::Later(later) }
+    /// For parts of `bytes` bytes of lines, `later` bytes before what is read later: along them, if that is wanted and they are long.
+    pub(crate) fn of(is_along: bool, bytes: usize, later: usize) -> Self {
+        if is_along && bytes >= LEAST_ALONG { Self::Along } else { Self::Later(later) }
     }
 
     /// Asks for as many bytes as are read from `at` on.
