@@ -184,7 +184,8 @@ impl<const TILED: bool> OfBf16<TILED> {
         let halves = sums.len() / (ROWS * PANEL);
         let upper = sums[lane..].as_mut_ptr().cast::<u32>();
         let sums = [upper, upper.wrapping_add(ROWS * PANEL)];
-        let tile = Tile { left, right, passes: Passes::Left, halves, ahead: None, steps, sums, sums_ld: LD, first };
+        let tile =
+            Tile { left, right, passes: Passes::Left, halves, ahead: [None; 2], steps, sums, sums_ld: LD, first };
         match &self.0 {
             // SAFETY: passed on.
             Some(tiles) => unsafe { tile.run(Dot::Bf16, tiles) },

@@ -37,6 +37,9 @@ impl Kernel<Gemm> for AmxInt8 {
                 ^ source_hash(include_bytes!("amx/cut.rs")).rotate_left(5)
                 ^ source_hash(include_bytes!("amx/ends.rs")).rotate_left(6)
                 ^ source_hash(include_bytes!("amx/operands.rs")).rotate_left(7)
+                ^ source_hash(include_bytes!("amx/along.rs")).rotate_left(28)
+                ^ source_hash(include_bytes!("amx/asks.rs")).rotate_left(29)
+                ^ source_hash(include_bytes!("amx/room.rs")).rotate_left(30)
                 ^ source_hash(include_bytes!("across.rs")).rotate_left(8)
                 ^ source_hash(include_bytes!("interleaved.rs")).rotate_left(9)
         }

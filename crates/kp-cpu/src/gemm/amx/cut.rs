@@ -44,6 +44,8 @@ pub(super) struct Work {
     pub(super) steps: usize,
     /// Whether B need not be packed.
     pub(super) b_lies: bool,
+    /// Whether each task packs blocks of it, which is work of its own.
+    pub(super) b_is_packed: bool,
     /// Whether packing A is little beside multiplying by a few panels.
     pub(super) packs_fast: bool,
     /// Whether tiles multiply, several times as fast as vectors.
@@ -92,7 +94,9 @@ impl Work {
         let stay = |rows: usize| rows * self.steps * ROW_BYTES <= MOST_OF_A;
         let (most_rows, most_sums) = match self.b_lies && self.spares_l2 {
             true => (FEW_ROWS, FEW_SUMS),
-            false if self.tiles && !stay(MOST_ROWS) && stay(MOST_ROWS / 2) => (MOST_ROWS / 2, MOST_SUMS),
+            false if self.tiles && (!self.b_is_packed || !stay(MOST_ROWS) && stay(MOST_ROWS / 2)) => {
+                (MOST_ROWS / 2, MOST_SUMS)
+            }
             false => (MOST_ROWS, MOST_SUMS),
         };
         let (mut down, most) = (blocks.div_ceil(most_rows / BLOCK), most_sums / (BLOCK * BLOCK * size_of::<f32>()));

@@ -1,5 +1,7 @@
 //! What products by AMX tiles have in common.
 
+mod along;
+mod asks;
 pub(crate) mod bits;
 pub(crate) mod chunks;
 mod codes;
@@ -11,6 +13,7 @@ pub(crate) mod lines;
 mod operands;
 pub(crate) mod parts;
 pub(crate) mod product;
+mod room;
 pub(crate) mod scaled;
 pub(crate) mod source;
 pub(crate) mod splits;

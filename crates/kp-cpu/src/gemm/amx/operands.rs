@@ -2,11 +2,11 @@
 
 use super::{
     cut::DEEP,
-    lines::{BLOCK, Holds, STEP_BYTES, pack_across, turn},
+    lines::{BLOCK, Holds, pack_across, turn},
     parts::{Places, left_bytes, split_rows},
     product::ByTiles,
     source::{Source, Units},
-    tile::{Ahead, Operand},
+    tile::Operand,
 };
 use crate::{
     act::Tail,
@@ -18,7 +18,6 @@ use crate::{
         tile::Wanted,
     },
     kernel::Output,
-    memory::LINE,
     simd::Avx512,
     threads,
 };
@@ -197,7 +196,13 @@ impl<E: Tail> ByTiles<E> {
     }
 
     /// Steps `steps` of panel `p` where they lie, if tiles can read them there.
-    fn in_panels(&self, product: &Product<'_>, item: Item, p: usize, steps: &Range<usize>) -> Option<Operand> {
+    pub(super) fn in_panels(
+        &self,
+        product: &Product<'_>,
+        item: Item,
+        p: usize,
+        steps: &Range<usize>,
+    ) -> Option<Operand> {
         let (b, columns) = (&product.b, self.panels.columns(p));
         let Source::Panels(width) = self.b else { return None };
         // Where the second sixteen columns are none, those before once more.
@@ -294,44 +299,5 @@ impl<E: Tail> ByTiles<E> {
             Source::Panels(_) => None,
             _ => b.wanted(item.b, &columns, &inner),
         }
-    }
-
-    /// What block `j` of `blocks` of rows asks for while it is multiplied: a quarter of the lines of a block of B that will be read or packed as
-    /// they are, if it is such a block's turn.
-    pub(super) fn ahead(
-        &self,
-        product: &Product<'_>,
-        item: Item,
-        (p, steps): (usize, &Range<usize>),
-        (j, blocks): (usize, usize),
-    ) -> Option<[Ahead; 2]> {
-        const PARTS: usize = 4;
-        let part = PARTS * j / blocks;
-        let deep = self.deep(item);
-        if steps.len() != deep || (PARTS * j) % blocks >= PARTS {
-            return None;
-        }
-        let (b, columns) = (&product.b, self.panels.columns(p));
-        let (at, each, third, line, step) = match (self.in_panels(product, item, p, steps), self.b) {
-            // Four lines of a run of them.
-            (Some(of_b), _) if of_b.ld == 2 * LINE => {
-                (of_b.at[0], deep * STEP_BYTES / PARTS / 2, 2 * LINE, LINE, 4 * LINE)
-            }
-            // Two lines of two rows.
-            (Some(of_b), _) => (of_b.at[0], deep / PARTS / 2 * of_b.step, of_b.ld, LINE, 2 * of_b.ld),
-            // One line of four columns.
-            (None, Source::Left(lines)) if lines.are_rows() && columns.len() == BLOCK => {
-                let first = steps.start * self.holds.elements();
-                let at = |column: usize| ROW_BYTES / self.holds.elements() * b.place(item.b, column, first);
-                let ld = at(columns.start + 1) - at(columns.start);
-                (b.codes.as_ptr().wrapping_add(at(columns.start)), BLOCK / PARTS / 2 * ld, 2 * ld, ld, LINE)
-            }
-            _ => return None,
-        };
-        let half = |half: usize| {
-            let first = at.wrapping_add((2 * part + half) * each);
-            Ahead { at: [first, first.wrapping_add(third)], line, step }
-        };
-        Some([half(0), half(1)])
     }
 }

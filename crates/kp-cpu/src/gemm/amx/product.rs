@@ -16,6 +16,7 @@
 //! are turned in the end: B need not be. Numbers of A may then have [several parts](super::parts), each of which meets the same lines of B.
 
 use super::{
+    along::{Along, suits_all},
     codes::{Codes, ENTRIES},
     cut::{Cut, DEEP, Packs, Work},
     lines::{BLOCK, Holds, Lines, STEP_BYTES},
@@ -31,9 +32,9 @@ use crate::{
     amx::{ROWS, Tiles},
     caps::l2_ways,
     gemm::{
-        across::{Turned, neighbours},
+        across::Turned,
         few::columns::bytes_mut,
-        finish::{Finish, Panels, codes_bytes, each_item, finish_len, stage_len},
+        finish::{Finish, Panels, each_item},
         product::{Item, Product, Summing, Sums, ends_wide},
         side::Scaling,
         tile::GROUP,
@@ -54,13 +55,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-
-/// Sums that stay unused behind each row of a task, unless blocks are turned: lines of a tile's rows would share few places in the first
-/// cache otherwise.
-const APART: usize = ROWS;
-
-/// Blocks of B that a thread packs: one is multiplied by, the next is being made.
-const PACKED: usize = 2;
 
 /// The plan of `kernel` for `p`, for units that multiply what `holds` says.
 pub(crate) fn plan(
@@ -101,6 +95,8 @@ pub(crate) struct ByTiles<E> {
     /// Whether sums are still to be multiplied by scales of rows and columns.
     pub(super) scaled: bool,
     pub(super) cut: Cut,
+    /// Columns of tasks whose B is [packed for all](super::along) rows of tasks, or none: then each task packs what it meets.
+    pub(super) together: usize,
     kind: PhantomData<E>,
 }
 
@@ -134,12 +130,17 @@ impl<E: Tail> ByTiles<E> {
             steps,
             panels,
             b_lies: matches!(b, Source::Panels(_)),
+            b_is_packed: match b {
+                Source::Panels(_) => false,
+                Source::Across => holds == Holds::Bytes || !suits_all(panels.count(), steps),
+                Source::Left(_) => true,
+            },
             // Tiles multiply several times as fast.
             packs_fast: units == Units::Vectors && a.are_rows(),
             tiles: units == Units::Tiles,
             spares_l2: units == Units::Vectors && l2_ways().is_some_and(|ways| ways <= 8),
         };
-        Self {
+        let form = Self {
             spec: *spec,
             panels,
             summing,
@@ -154,87 +155,14 @@ impl<E: Tail> ByTiles<E> {
             waiting,
             scaled,
             cut: work.cut(threads::count()),
+            together: 0,
             kind: PhantomData,
-        }
+        };
+        Self { together: form.together(), ..form }
     }
 
     pub(super) fn is_turned(&self) -> bool {
         matches!(self.b, Source::Left(_))
-    }
-
-    /// Steps of k.
-    pub(super) fn steps(&self) -> usize {
-        (self.spec.k as usize).div_ceil(self.holds.elements())
-    }
-
-    /// Bytes of a step of a block of A.
-    pub(super) fn step_bytes(&self) -> usize {
-        self.parts * STEP_BYTES
-    }
-
-    /// Blocks of rows there are, and the most that a task has.
-    fn blocks(&self) -> [usize; 2] {
-        let blocks = (self.spec.m as usize).div_ceil(BLOCK);
-        [blocks, blocks.div_ceil(self.cut.grid[0].max(1))]
-    }
-
-    /// Sums from a row to the next of a task of most panels.
-    fn most_ld(&self) -> usize {
-        self.ld((self.panels.count() / self.panels.unit()).div_ceil(self.cut.grid[1].max(1)) * self.panels.unit())
-    }
-
-    /// Sums from a row to the next of a task of so many panels.
-    pub(super) fn ld(&self, panels: usize) -> usize {
-        panels * BLOCK + if self.is_turned() { 0 } else { APART }
-    }
-
-    /// Bytes of A made ready for all, and by a thread for itself.
-    fn a_bytes(&self) -> [usize; 2] {
-        let [all, most] = self.blocks().map(|blocks| blocks * self.steps() * self.step_bytes());
-        match self.cut.packs {
-            Packs::Together => [all, 0],
-            Packs::Thread => [0, all],
-            Packs::Task | Packs::Rows => [0, most],
-        }
-    }
-
-    /// Columns of B that are turned before they are packed, or packed together, if they are, and elements of a run of them.
-    fn turns(&self) -> [usize; 2] {
-        let most = self.cut.deep * self.holds.elements();
-        match self.b {
-            Source::Left(lines) if lines.turned => [neighbours(&self.spec.b), most],
-            Source::Across if self.holds == Holds::Bytes => [2 * neighbours(&self.spec.b), most],
-            _ => [0, 0],
-        }
-    }
-
-    /// Work space of a thread: columns of B turned, blocks of it, sums, a block of rows of them turned, and the same finished, with factors of
-    /// rows and columns and what finishing needs.
-    fn work_lens(&self) -> [usize; 5] {
-        let ld = self.most_ld();
-        let sums = self.blocks()[1] * BLOCK * ld;
-        let turned = if self.is_turned() { BLOCK * ld } else { 0 };
-        let [rows, most] = self.turns();
-        let columns = Turned::bytes(rows, most, self.spec.b.dtype().bits() as usize);
-        [columns, PACKED * self.cut.deep * STEP_BYTES, sums, turned, BLOCK * ld + BLOCK + ld + finish_len(ld)]
-    }
-
-    fn work_bytes(&self) -> usize {
-        let [columns, block, sums, turned, ends] = self.work_lens();
-        let bytes = |len: usize, size: usize| (len * size).next_multiple_of(64);
-        self.a_bytes()[1] + bytes(columns, 1) + block + bytes(sums, 4) + bytes(turned, 4) + bytes(ends, size_of::<E>())
-    }
-
-    pub(crate) fn scratch_bytes(&self) -> u64 {
-        let stage = (stage_len(&self.spec) * size_of::<E>()).next_multiple_of(64);
-        (self.a_bytes()[0] + threads::count() * self.work_bytes() + stage + codes_bytes(&self.spec)) as u64
-    }
-
-    /// The scratch of [`Self::item`], the stage, and the codes to transpose.
-    pub(crate) fn scratch<'s>(&self, scratch: &'s mut [u8]) -> (&'s mut [u8], &'s mut [E], &'s mut [u8]) {
-        let (scratch, mut rest) = scratch.split_at_mut(self.a_bytes()[0] + threads::count() * self.work_bytes());
-        let stage = cut::<E>(&mut rest, stage_len(&self.spec));
-        (scratch, stage, &mut rest[..codes_bytes(&self.spec)])
     }
 
     /// Computes and finishes rows `rows` of an item, which begin at a block, and the columns of panels `run`.
@@ -249,7 +177,7 @@ impl<E: Tail> ByTiles<E> {
         own: &[u8],
         mut work: &mut [u8],
     ) {
-        let Task { finish, a, lies, special, ref tiles } = *task;
+        let Task { finish, a, ref b, lies, special, ref tiles } = *task;
         let (product, item) = (finish.product, finish.item);
         let [columns_len, block_len, sums_len, turned_len, ends_len] = self.work_lens();
         let [turned_rows, most] = self.turns();
@@ -270,9 +198,10 @@ impl<E: Tail> ByTiles<E> {
             Packs::Task | Packs::Rows => (own, blocks, 0),
         };
         // Rows of B a page apart share so few places in L1 and L2 that what a whole block is made of would not stay: it is asked
-        // for and packed by shares, each while a block of rows is multiplied. What tiles multiply by fills L1 as it is.
+        // for and packed by shares, each while a block of rows is multiplied.
         let by_shares = tiles.is_none() && matches!(self.b, Source::Across);
-        let (mut now, mut soon) = bytes_mut(block).split_at_mut(self.cut.deep * STEP_BYTES);
+        let is_along = self.is_along();
+        let (mut now, mut soon) = bytes_mut(block).split_at_mut(if is_along { block_len } else { block_len / 2 });
         let (deep, by_panels) = (self.deep(item), self.is_few(item));
         let (runs, panels) = (all_steps.div_ceil(deep), run.len());
         let turn = |t: usize| {
@@ -283,7 +212,10 @@ impl<E: Tail> ByTiles<E> {
             (run.start + i, r * deep..((r + 1) * deep).min(all_steps))
         };
         let mut scales = [0.0; BLOCK * ENTRIES];
-        let mut lying = self.pack_b(product, item, turn(0), turn(1), &mut columns, now);
+        let mut lying = match is_along {
+            true => None,
+            false => self.pack_b(product, item, turn(0), turn(1), &mut columns, now),
+        };
         for t in 0..runs * panels {
             let (p, steps) = turn(t);
             let (next, of_next) = turn(t + 1);
@@ -294,7 +226,24 @@ impl<E: Tail> ByTiles<E> {
                 true => self.a_lying(product, item, &rows, &steps),
                 false => (Operand::packed(packed.as_ptr()), each),
             };
-            let of_b = lying.unwrap_or_else(|| Operand::packed(now.as_ptr()));
+            let along = is_along.then(|| match b {
+                Some(b) => b.clone(),
+                None => {
+                    if t % panels == 0 {
+                        self.pack_along(product, item, (&run, &steps), now);
+                    }
+                    Along { tiles: &*now, panels: run.clone(), first: steps.start }
+                }
+            });
+            let of_b = match &along {
+                Some(along) => along.block(p, &steps),
+                None => lying.unwrap_or_else(|| Operand::packed(now.as_ptr())),
+            };
+            let asks = match tiles {
+                // What passes once the processor asks for by itself.
+                Some(_) if blocks > 1 && !self.splits => self.asks(product, item, (next, &of_next), b.as_ref()),
+                _ => None,
+            };
             // Columns pass where they lie, unless they meet one tile of A alone. Else B stays, and A passes.
             let b_passes = lying.is_some() && self.is_turned() && rows.len() > ROWS;
             let passes = if b_passes == self.is_turned() { Passes::Left } else { Passes::Right };
@@ -317,14 +266,6 @@ impl<E: Tail> ByTiles<E> {
                 let of_rows = rows.start + j * BLOCK..rows.end.min(rows.start + (j + 1) * BLOCK);
                 let there = [of_rows.len(), self.panels.columns(p).len()];
                 let [high, wide] = if self.is_turned() { [there[1], there[0]] } else { there };
-                let asks = match (tiles, self.b) {
-                    (None, _) | (_, Source::Across) => None,
-                    // Asked for when those before are packed.
-                    (_, Source::Left(lines)) if !lines.are_rows() => None,
-                    // What passes once the processor asks for by itself.
-                    _ if blocks == 1 => None,
-                    _ => self.ahead(product, item, (next, &of_next), (j, blocks)),
-                };
                 if let (Some(tiles), true) = (tiles, self.splits) {
                     let left = Split { tiles: &packed[j * each..][..each], parts: self.parts };
                     let left = (left, steps.len() * left_bytes(self.parts), wide.div_ceil(ROWS));
@@ -345,7 +286,7 @@ impl<E: Tail> ByTiles<E> {
                 let tile = Tile {
                     left,
                     right,
-                    ahead: asks,
+                    ahead: asks.as_ref().map_or([None; 2], |asks| asks.of(j, blocks)),
                     passes,
                     halves: if passes == Passes::Left { high } else { wide }.div_ceil(ROWS),
                     steps: steps.len(),
@@ -353,24 +294,26 @@ impl<E: Tail> ByTiles<E> {
                     sums_ld: 4 * of_row,
                     first: steps.start == 0,
                 };
-                if let Some(tiles) = tiles {
-                    // SAFETY: the operands are as they were packed or lie, the sums are this thread's, and `supports`
-                    // asked for the features.
-                    unsafe { tile.run(self.dot, tiles) };
-                    continue;
-                }
-                let times = vectors::tiles([high, wide]);
                 let share = [j, j + 1].map(|j| of_next.len() * j / blocks);
                 let some = of_next.start + share[0]..of_next.start + share[1];
-                if by_shares {
-                    let wanted = self.wanted(product, item, next, some.clone());
-                    ahead = wanted.map(|wanted| (wanted.shared(times, steps.len() * GROUP), 0));
-                } else if j == 0 {
-                    let wanted = self.wanted(product, item, next, of_next.clone());
-                    ahead = wanted.map(|wanted| (wanted.shared(blocks * times, steps.len() * GROUP), times));
+                // SAFETY: the operands are as they were packed or lie, the sums are this thread's, and `supports` asked for the features.
+                unsafe {
+                    match tiles {
+                        Some(tiles) => tile.run(self.dot, tiles),
+                        None => {
+                            let times = vectors::tiles([high, wide]);
+                            if by_shares {
+                                let wanted = self.wanted(product, item, next, some.clone());
+                                ahead = wanted.map(|wanted| (wanted.shared(times, steps.len() * GROUP), 0));
+                            } else if j == 0 {
+                                let wanted = self.wanted(product, item, next, of_next.clone());
+                                ahead =
+                                    wanted.map(|wanted| (wanted.shared(blocks * times, steps.len() * GROUP), times));
+                            }
+                            vectors::run(&tile, [high, wide], ahead.as_ref().map(|(all, each)| (all, j * each)));
+                        }
+                    }
                 }
-                // SAFETY: as above.
-                unsafe { vectors::run(&tile, [high, wide], ahead.as_ref().map(|(all, each)| (all, j * each))) };
                 if by_shares {
                     let nothing = (next, 0..0);
                     self.pack_b(product, item, (next, some), nothing, &mut columns, &mut soon[share[0] * STEP_BYTES..]);
@@ -378,7 +321,7 @@ impl<E: Tail> ByTiles<E> {
             }
             if by_shares {
                 std::mem::swap(&mut now, &mut soon);
-            } else {
+            } else if !is_along {
                 lying = self.pack_b(product, item, (next, of_next), turn(t + 2), &mut columns, now);
             }
         }
@@ -397,7 +340,9 @@ impl<E: Tail> ByTiles<E> {
         scratch: &mut [u8],
         stage: Option<Disjoint<'_, E>>,
     ) {
-        let (a, work) = scratch.split_at_mut(self.a_bytes()[0]);
+        let [a_bytes, b_bytes] = self.shared_bytes();
+        let (a, rest) = scratch.split_at_mut(a_bytes);
+        let (b, work) = rest.split_at_mut(b_bytes);
         let lies = self.a_lies(product, item);
         let special = AtomicBool::new(false);
         if self.cut.packs == Packs::Together && !lies {
@@ -405,10 +350,39 @@ impl<E: Tail> ByTiles<E> {
         }
         let a = &*a;
         let work = Output::of(work);
-        let unit = self.panels.unit();
-        let (blocks, units) = (item.rows.div_ceil(BLOCK), self.panels.count() / unit);
+        let blocks = item.rows.div_ceil(BLOCK);
         let [down, across] = [self.cut.grid[0].min(blocks), self.cut.grid[1]];
         let finish = Finish { product, item, summing: self.summing, panels: self.panels, stage };
+        let together = if down > 1 { self.together } else { 0 };
+        for first in (0..across).step_by(if together > 0 { together } else { across.max(1) }) {
+            let tasks = [0..down, first..across.min(first + if together > 0 { together } else { across })];
+            let b = (together > 0).then(|| self.pack_together(product, item, self.panels_of(tasks[1].clone()), b));
+            // SAFETY: passed on.
+            unsafe { self.tasks(&finish, tasks, (a, b, lies), &special, work) };
+        }
+    }
+
+    /// Panels of some columns of tasks.
+    fn panels_of(&self, columns: Range<usize>) -> Range<usize> {
+        let (unit, across) = (self.panels.unit(), self.cut.grid[1]);
+        let first = |column: usize| self.panels.count() / unit * column / across * unit;
+        first(columns.start)..first(columns.end)
+    }
+
+    /// Computes and finishes some tasks, with A as it was packed, or lies, and with B if it was packed for all of them.
+    ///
+    /// # Safety
+    /// No other thread computes the same elements of D.
+    unsafe fn tasks(
+        &self,
+        finish: &Finish<'_, '_, E>,
+        [rows, columns]: [Range<usize>; 2],
+        (a, b, lies): (&[u8], Option<Along<'_>>, bool),
+        special: &AtomicBool,
+        work: Output<'_>,
+    ) {
+        let (product, item) = (finish.product, finish.item);
+        let (blocks, down, across) = (item.rows.div_ceil(BLOCK), rows.len(), columns.len());
         let by_rows = self.cut.packs == Packs::Rows;
         let slots = threads::count().min(down * across);
         let shares = Shares::new(down * across, slots, if by_rows { slots } else { 1 });
@@ -418,7 +392,7 @@ impl<E: Tail> ByTiles<E> {
             let work = unsafe { work.part(slot * bytes..(slot + 1) * bytes) };
             // SAFETY: `supports` asked for the feature, and what this calls has no tiles of its own.
             let tiles = (self.units == Units::Tiles).then(|| unsafe { Tiles::new() });
-            let task = Task { finish: &finish, a, lies, special: &special, tiles };
+            let task = Task { finish, a, b: b.clone(), lies, special, tiles };
             let (own, work) = work.split_at_mut(self.a_bytes()[1]);
             let mut ready = 0..0;
             for t in shares.of(slot) {
@@ -432,13 +406,13 @@ impl<E: Tail> ByTiles<E> {
                     Packs::Task | Packs::Rows => block(i)..block(i + 1),
                 };
                 if ready != needed {
-                    self.prepare_own(product, item, needed.clone(), own, &special);
+                    self.prepare_own(product, item, needed.clone(), own, special);
                     ready = needed;
                 }
                 let row = |i: usize| (block(i) * BLOCK).min(item.rows);
-                let panel = |j: usize| units * j / across * unit;
+                let panels = self.panels_of(columns.start + j..columns.start + j + 1);
                 // SAFETY: tasks have their own elements of D.
-                unsafe { self.task(&task, row(i)..row(i + 1), panel(j)..panel(j + 1), own, work) };
+                unsafe { self.task(&task, row(i)..row(i + 1), panels, own, work) };
             }
         });
     }
@@ -448,6 +422,8 @@ impl<E: Tail> ByTiles<E> {
 struct Task<'t, 'p, E> {
     finish: &'t Finish<'p, 'p, E>,
     a: &'t [u8],
+    /// B, if it was packed for all of them.
+    b: Option<Along<'t>>,
     /// Whether A need not be packed.
     lies: bool,
     /// Whether some number of A that was packed has no parts.

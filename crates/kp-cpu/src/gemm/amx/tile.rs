@@ -83,12 +83,13 @@ pub(crate) enum Passes {
     Right,
 }
 
-/// What is asked for while tiles multiply, to the second cache: of each step four lines, since more at once would keep tiles waiting.
+/// Two lines of each step that are asked for while tiles multiply, to the second cache.
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
-    /// The first and the third line.
-    pub(crate) at: [*const u8; 2],
-    /// Bytes from these to the second and the fourth.
+    /// The first line.
+    pub(crate) at: *const u8,
+    /// Bytes from it to the second.
     pub(crate) line: usize,
     /// Bytes from a step's to the next one's.
     pub(crate) step: usize,
@@ -102,8 +103,8 @@ pub(crate) struct Tile {
     pub(crate) passes: Passes,
     /// Tiles of what passes: one where the second would be all padding.
     pub(crate) halves: usize,
-    /// What either half of what passes asks for.
-    pub(crate) ahead: Option<[Ahead; 2]>,
+    /// What either half of what passes asks for: four lines a step, since more at once would keep tiles waiting.
+    pub(crate) ahead: [Option<[Ahead; 2]>; 2],
     /// Steps of k, one at least.
     pub(crate) steps: usize,
     /// The sums of the upper and the lower 16 rows: 32 a row, or 16 if there is one right tile.
@@ -127,9 +128,7 @@ struct Pair {
     sums: [*mut u32; 2],
     sums_ld: usize,
     first: usize,
-    ahead: [*const u8; 2],
-    ahead_line: usize,
-    ahead_step: usize,
+    ahead: [Ahead; 2],
 }
 
 /// Sums of a tile's row take as many bytes as it has.
@@ -152,7 +151,7 @@ impl Tile {
                 Passes::Left => [self.sums[half], self.sums[half].wrapping_add(ROWS)],
                 Passes::Right => self.sums.map(|sums| sums.wrapping_add(half * ROWS)),
             };
-            let ahead = self.ahead.map(|ahead| ahead[half]);
+            let ahead = self.ahead[half];
             let pair = Pair {
                 passes: passes.at[half],
                 passes_ld: passes.ld,
@@ -164,9 +163,7 @@ impl Tile {
                 sums,
                 sums_ld: self.sums_ld,
                 first: self.first.into(),
-                ahead: ahead.map_or([std::ptr::null(); 2], |ahead| ahead.at),
-                ahead_line: ahead.map_or(0, |ahead| ahead.line),
-                ahead_step: ahead.map_or(0, |ahead| ahead.step),
+                ahead: ahead.unwrap_or([Ahead { at: std::ptr::null(), line: 0, step: 0 }; 2]),
             };
             // SAFETY: passed on.
             unsafe {
@@ -218,8 +215,9 @@ impl Pair {
                         "mov {stays_step}, [{t} + {stays_step_at}]",
                         "mov {k}, [{t} + {steps}]",
                         "mov {p}, [{t} + {ahead}]",
-                        "mov {q}, [{t} + {ahead} + 8]",
-                        "mov {line}, [{t} + {ahead_line}]",
+                        "mov {q}, [{t} + {ahead} + {of_ahead}]",
+                        "mov {line}, [{t} + {ahead} + 8]",
+                        "mov {other}, [{t} + {ahead} + {of_ahead} + 8]",
                         "4:",
                         // Not to the first cache, if the processor heeds what it is told.
                         "tileloaddt1 tmm2, [{a} + {ld}]",
@@ -250,6 +248,7 @@ impl Pair {
                         p = out(reg) _,
                         q = out(reg) _,
                         line = out(reg) _,
+                        other = out(reg) _,
                         passes = const offset_of!(Pair, passes),
                         passes_ld = const offset_of!(Pair, passes_ld),
                         passes_step = const offset_of!(Pair, passes_step),
@@ -261,8 +260,7 @@ impl Pair {
                         sums_ld = const offset_of!(Pair, sums_ld),
                         first = const offset_of!(Pair, first),
                         ahead = const offset_of!(Pair, ahead),
-                        ahead_line = const offset_of!(Pair, ahead_line),
-                        ahead_step = const offset_of!(Pair, ahead_step),
+                        of_ahead = const size_of::<Ahead>(),
                         out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                         options(nostack),
                     );
@@ -277,13 +275,12 @@ impl Pair {
                         "prefetcht1 [{p}]
                         prefetcht1 [{p} + {line}]
                         prefetcht1 [{q}]
-                        prefetcht1 [{q} + {line}]
-                        add {p}, [{t} + {ahead_step}]
-                        add {q}, [{t} + {ahead_step}]"
+                        prefetcht1 [{q} + {other}]
+                        add {p}, [{t} + {ahead} + 16]
+                        add {q}, [{t} + {ahead} + {of_ahead} + 16]"
                     );
                 } else {
-                    // Names what is not used.
-                    with!($dot, $left, $right, "/* {ahead_step} */");
+                    with!($dot, $left, $right, "");
                 }
             };
             ($dot:literal) => {
@@ -403,8 +400,8 @@ mod tests {
             let mut sums = vec![1000_u32; 2 * ROWS * LD];
             let upper = sums.as_mut_ptr();
             let [left, right] = [&left, &right].map(|packed| Operand::packed(packed.as_ptr()));
-            let ahead = Ahead { at: [left.at[0]; 2], line: 64, step: 256 };
-            let ahead = first.then_some([ahead; 2]);
+            let ahead = Ahead { at: left.at[0], line: 64, step: 256 };
+            let ahead = [first.then_some([ahead; 2]); 2];
             let sums_at = [upper, upper.wrapping_add(ROWS * LD)];
             let tile = Tile { left, right, passes, halves, ahead, steps: STEPS, sums: sums_at, sums_ld: 4 * LD, first };
             let dot = Dot::Bytes { left: true, right: true };
