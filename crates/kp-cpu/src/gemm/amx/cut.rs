@@ -21,7 +21,8 @@ const DEEP_LYING: usize = 64;
 const DEEP_PACKED: usize = 32;
 
 /// Bytes of A's rows of a task, at most, that stay in L2 from one task to the next beside sums and what passes; tiles take half of
-/// [`MOST_ROWS`] if those stay and all do not. (One thread, 2048³ of bf16 in panels: 18.2 ms by 256 rows, 22.8 by 512; 1024³ 2.06 and 1.97.)
+/// [`MOST_ROWS`] if those stay and all do not, or if no task packs B for itself. (One thread, 2048³ of bf16 in panels: 18.2 ms by 256 rows, 22.8
+/// by 512; 1024³ 2.06 and 1.97. On Granite Rapids 1024³ 2.2 and 2.5.)
 pub(super) const MOST_OF_A: usize = 1 << 20;
 
 /// The least blocks of rows that are worth packing a block of B for, where columns can be divided instead.

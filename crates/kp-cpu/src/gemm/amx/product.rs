@@ -3,7 +3,7 @@
 //! ```text
 //!            n ─▶  panels of 32 columns        a task: some rows × some panels, all of k, by one thread
 //!          ┌──┬──┬──┬──┐
-//!        k ├──┼──┼──┼──┤  a block of B, 16 steps of k or more, is packed in L1 or read where it lies,
+//!        k ├──┼──┼──┼──┤  a block of B, 16 steps of k or more, is packed in L1, or before, or read where it lies,
 //!          └──┴──┴──┴──┘
 //!     k          n
 //!   ┌────┐ ┌──┬──┬──┬──┐
