@@ -198,7 +198,7 @@ impl<E: Tail> ByTiles<E> {
             Packs::Task | Packs::Rows => (own, blocks, 0),
         };
         // Rows of B a page apart share so few places in L1 and L2 that what a whole block is made of would not stay: it is asked
-        // for and packed by shares, each while a block of rows is multiplied.
+        // for and packed by shares, each while a block of rows is multiplied. What tiles multiply by fills L1 as it is.
         let by_shares = tiles.is_none() && matches!(self.b, Source::Across);
         let is_along = self.is_along();
         let (mut now, mut soon) = bytes_mut(block).split_at_mut(if is_along { block_len } else { block_len / 2 });
@@ -354,11 +354,12 @@ impl<E: Tail> ByTiles<E> {
         let [down, across] = [self.cut.grid[0].min(blocks), self.cut.grid[1]];
         let finish = Finish { product, item, summing: self.summing, panels: self.panels, stage };
         let together = if down > 1 { self.together } else { 0 };
-        for first in (0..across).step_by(if together > 0 { together } else { across.max(1) }) {
-            let tasks = [0..down, first..across.min(first + if together > 0 { together } else { across })];
-            let b = (together > 0).then(|| self.pack_together(product, item, self.panels_of(tasks[1].clone()), b));
+        let some = if together > 0 { together } else { across.max(1) };
+        for first in (0..across).step_by(some) {
+            let columns = first..across.min(first + some);
+            let b = (together > 0).then(|| self.pack_together(product, item, self.panels_of(columns.clone()), b));
             // SAFETY: passed on.
-            unsafe { self.tasks(&finish, tasks, (a, b, lies), &special, work) };
+            unsafe { self.tasks(&finish, (down, columns), (a, b, lies), &special, work) };
         }
     }
 
@@ -369,20 +370,21 @@ impl<E: Tail> ByTiles<E> {
         first(columns.start)..first(columns.end)
     }
 
-    /// Computes and finishes some tasks, with A as it was packed, or lies, and with B if it was packed for all of them.
+    /// Computes and finishes the tasks of so many runs of rows and of some columns of tasks, with A as it was packed, or lies, and with B if it was packed for
+    /// all of them.
     ///
     /// # Safety
     /// No other thread computes the same elements of D.
     unsafe fn tasks(
         &self,
         finish: &Finish<'_, '_, E>,
-        [rows, columns]: [Range<usize>; 2],
+        (down, columns): (usize, Range<usize>),
         (a, b, lies): (&[u8], Option<Along<'_>>, bool),
         special: &AtomicBool,
         work: Output<'_>,
     ) {
         let (product, item) = (finish.product, finish.item);
-        let (blocks, down, across) = (item.rows.div_ceil(BLOCK), rows.len(), columns.len());
+        let (blocks, across) = (item.rows.div_ceil(BLOCK), columns.len());
         let by_rows = self.cut.packs == Packs::Rows;
         let slots = threads::count().min(down * across);
         let shares = Shares::new(down * across, slots, if by_rows { slots } else { 1 });
