@@ -44,6 +44,11 @@ pub(super) const fn apart(panels: usize) -> usize {
     (panels | 1) * STEP_BYTES
 }
 
+/// Where a step of panel `p` of `panels` begins, the one with number `step` of those that are packed.
+fn place(panels: &Range<usize>, p: usize, step: usize) -> usize {
+    step * apart(panels.len()) + (p - panels.start) * STEP_BYTES
+}
+
 /// Whether so many panels and steps are rather packed for all.
 pub(super) fn suits_all(panels: usize, steps: usize) -> bool {
     threads::count() <= MOST_THREADS && steps * apart(panels) >= LEAST_OF_ALL
@@ -65,7 +70,7 @@ impl Along<'_> {
 
     /// Steps `steps` of panel `p`.
     pub(super) fn block(&self, p: usize, steps: &Range<usize>) -> Operand {
-        let at = (steps.start - self.first) * self.apart() + (p - self.panels.start) * STEP_BYTES;
+        let at = place(&self.panels, p, steps.start - self.first);
         let bytes = steps.len().saturating_sub(1) * self.apart() + STEP_BYTES;
         Operand { step: self.apart(), ..Operand::packed(self.tiles[at..][..bytes].as_ptr()) }
     }
@@ -103,7 +108,7 @@ impl<E: Tail> ByTiles<E> {
     ) {
         for step in steps.clone() {
             for p in panels.clone() {
-                let at = (step - steps.start) * apart(panels.len()) + (p - panels.start) * STEP_BYTES;
+                let at = place(panels, p, step - steps.start);
                 self.pack_unit(product, item, (p, step), &mut out[at..][..STEP_BYTES]);
             }
         }
@@ -123,7 +128,7 @@ impl<E: Tail> ByTiles<E> {
         threads::for_each_of(self.steps() * some, bytes, |t| {
             let (step, first) = (t / some, panels.start + t % some * PANELS);
             for p in first..(first + PANELS).min(panels.end) {
-                let at = step * apart(panels.len()) + (p - panels.start) * STEP_BYTES;
+                let at = place(&panels, p, step);
                 // SAFETY: each unit once.
                 let out = unsafe { shared.part(at..at + STEP_BYTES) };
                 self.pack_unit(product, item, (p, step), out);

@@ -294,8 +294,8 @@ impl<E: Tail> ByTiles<E> {
                     sums_ld: 4 * of_row,
                     first: steps.start == 0,
                 };
-                let share = [j, j + 1].map(|j| of_next.len() * j / blocks);
-                let some = of_next.start + share[0]..of_next.start + share[1];
+                let share = |j: usize| of_next.len() * j / blocks;
+                let some = || of_next.start + share(j)..of_next.start + share(j + 1);
                 // SAFETY: the operands are as they were packed or lie, the sums are this thread's, and `supports` asked for the features.
                 unsafe {
                     match tiles {
@@ -303,7 +303,7 @@ impl<E: Tail> ByTiles<E> {
                         None => {
                             let times = vectors::tiles([high, wide]);
                             if by_shares {
-                                let wanted = self.wanted(product, item, next, some.clone());
+                                let wanted = self.wanted(product, item, next, some());
                                 ahead = wanted.map(|wanted| (wanted.shared(times, steps.len() * GROUP), 0));
                             } else if j == 0 {
                                 let wanted = self.wanted(product, item, next, of_next.clone());
@@ -316,7 +316,14 @@ impl<E: Tail> ByTiles<E> {
                 }
                 if by_shares {
                     let nothing = (next, 0..0);
-                    self.pack_b(product, item, (next, some), nothing, &mut columns, &mut soon[share[0] * STEP_BYTES..]);
+                    self.pack_b(
+                        product,
+                        item,
+                        (next, some()),
+                        nothing,
+                        &mut columns,
+                        &mut soon[share(j) * STEP_BYTES..],
+                    );
                 }
             }
             if by_shares {
